@@ -1,0 +1,70 @@
+// From a model directory and a device to an executor: capacity first, then weights.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/executor.h"
+#include "kernels/device.h"
+
+namespace eddy {
+
+struct LoadOptions {
+  std::string model_dir;
+  int max_sequences = 0;         // 0: what memory gives, at most 1024 (CPU: 16)
+  double memory_fraction = 0.9;  // of the device's free memory
+  int max_rows_per_step = 0;     // 0: 2048 on CUDA, 256 on the CPU
+  double kv_fraction = 0.5;      // hybrid models
+  int kv_page_tokens = 64;
+};
+
+// What the model is; plain data, constant after loading.
+struct ModelInfo {
+  std::string model_type;  // as in config.json
+  int64_t parameters = 0;
+  int64_t vocab_size = 0;
+  int64_t hidden_size = 0;
+  std::vector<std::pair<std::string, int>>
+      layers;  // mixer types, equal neighbours counted together
+  std::optional<int32_t> bos_token;
+  std::vector<int32_t> eos_tokens;
+  std::string weight_type;  // type held: "float32", "bfloat16"
+  std::string state_type;
+  int64_t record_bytes = 0;                         // of one sequence
+  int64_t kv_bytes_per_token = 0;                   // 0: no attention layers
+  int64_t max_positions = 0;                        // 0: unbounded
+  std::array<uint8_t, 32> fingerprint = {};         // SHA-256 of configuration and weights
+  std::array<uint8_t, 32> layout_fingerprint = {};  // SHA-256 of the state layout
+  // Which tokenizer the config names: kind "tokenizer.json", "sentencepiece", "bytes", or empty.
+  std::string tokenizer_kind;
+  std::string tokenizer_file;  // full path; empty for "bytes"
+};
+
+// How memory was divided. Logged by LoadModel.
+struct Capacity {
+  int slots = 0;  // without the null slot
+  int pages = 0;
+  int rows_per_page = 0;
+  int max_rows_per_step = 0;
+  int64_t weight_bytes = 0, state_bytes = 0, kv_bytes = 0, workspace_bytes = 0;
+  bool lowered = false;  // fewer slots than max_sequences asked for
+};
+
+struct LoadedModel {
+  ModelInfo info;
+  Capacity capacity;
+  std::unique_ptr<Executor> executor;  // uses *device
+};
+
+// InvalidArgument, NotFound or FailedPrecondition with one line that names file, key and what was
+// expected; ResourceExhausted when memory is short. `device` outlives the executor.
+absl::StatusOr<LoadedModel> LoadModel(const LoadOptions& options, Device* device);
+
+}  // namespace eddy
