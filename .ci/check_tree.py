@@ -1,0 +1,181 @@
+#!/usr/bin/python3
+"""Keeps the house in order: include arrows, lengths, tests beside sources, forbidden words.
+
+Prints one line per fault, `path:line: what`, and exits 1 if there is any. Reads the files that git
+knows or would add. Exceptions are in the tables below, each with its reason.
+"""
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# folder -> folders whose headers it may include. The longest prefix of a path decides.
+ARROWS: dict[str, tuple[str, ...]] = {
+    "base": ("base",),
+    "kernels": ("kernels", "base/check.h"),
+    "engine": ("engine", "kernels", "base"),
+    "server/text": ("server/text", "base"),
+    "server/client": ("server/client", "proto", "base"),
+    "server": ("server", "server/text", "engine", "proto", "base", "kernels/sampling.h",
+               "kernels/device.h"),
+    "loadtest": ("loadtest", "proto", "base"),
+    "tests": ("base", "kernels", "engine", "server", "server/text", "server/client", "loadtest",
+              "proto", "tests"),
+}
+SOURCES = (".cc", ".h", ".cu", ".cuh")
+FILE_LINES = 400
+FUNCTION_LINES = 70
+KERNEL_LINES = 150  # functions in .cu and .cuh
+# path or path:function -> reason
+LONG_ALLOWED: dict[str, str] = {}
+# .cc without a test of its own name -> where it is tested, or why not
+TESTED_ELSEWHERE: dict[str, str] = {}
+FORBIDDEN = [
+    (re.compile(r"\b(TODO|FIXME|XXX|HACK)\b"), "a note to do later; open an issue instead"),
+    (re.compile(r"(^|[^A-Za-z0-9_.])/(work|home|root)/[a-z.]"), "a path of some machine"),
+    (re.compile(r"#\s*if(def|ndef)?\b.*\b(EDDY_CUDA|__CUDACC__|EDDY_DEVICE)"),
+     "a branch on devices outside cmake/"),
+]
+
+
+def tracked() -> list[str]:
+    out = subprocess.run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+                         cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    return sorted(p for p in out.split("\0") if p and (ROOT / p).is_file())
+
+
+def home(path: str) -> str | None:
+    """The room of ARROWS that `path` is in."""
+    rooms = [room for room in ARROWS if path.startswith(room + "/")]
+    return max(rooms, key=len) if rooms else None
+
+
+def include_faults(path: str, lines: list[str]) -> list[str]:
+    room = home(path)
+    if room is None:
+        return []
+    faults = []
+    for number, line in enumerate(lines, 1):
+        match = re.match(r'\s*#\s*include\s+"([^"]+)"', line)
+        if not match:
+            continue
+        target = match.group(1)
+        if target.startswith(("eddy/v1/", "google/rpc/")):
+            target_room = "proto"
+        elif target.startswith(("absl/", "google/protobuf/")):
+            if room == "kernels":
+                faults.append(f"{path}:{number}: kernels/ takes no {target}")
+            continue
+        else:
+            target_room = home(target)
+            if target_room is None or not (ROOT / target).is_file():
+                faults.append(f"{path}:{number}: {target} is not a path from the root")
+                continue
+        if target_room not in ARROWS[room] and target not in ARROWS[room]:
+            faults.append(f"{path}:{number}: {room} may not include {target}")
+    return faults
+
+
+def strip_code(text: str) -> str:
+    """`text` with comments, strings and character literals blanked; line breaks stay."""
+    def blank(match: re.Match[str]) -> str:
+        return re.sub(r"[^\n]", " ", match.group(0))
+    pattern = (r'R"(?P<d>[^(\s]{0,16})\(.*?\)(?P=d)"|//[^\n]*|/\*.*?\*/'
+               r'|"(?:\\.|[^"\\\n])*"|(?<![0-9A-Fa-f])\'(?:\\.|[^\'\\\n])*\'')
+    return re.sub(pattern, blank, text, flags=re.S)
+
+
+NOT_A_FUNCTION = re.compile(
+    r"^\s*(?:inline\s+)?(namespace|class|struct|union|enum|extern|if|for|while|switch|do|else|try)\b")
+
+
+def functions(text: str) -> list[tuple[str, int, int]]:
+    """(name, first line, lines) of every function body, by counting braces."""
+    code = strip_code(text)
+    found: list[tuple[str, int, int]] = []
+    stack: list[tuple[str | None, int]] = []  # name if it is a function, first line
+    head, line = "", 1
+    for char in code:
+        if char == "\n":
+            line += 1
+        if char == "{":
+            inside = any(name is not None for name, _ in stack)
+            statement = re.sub(r"^\s*#[^\n]*\n", "", head, flags=re.M).strip()
+            name = None
+            if not inside and ")" in statement and not NOT_A_FUNCTION.match(statement):
+                before = re.match(r"[^(]*?([~\w:<>=+\-*/&|!\[\]]+)\s*\(", statement, re.S)
+                name = before.group(1) if before else "?"
+            stack.append((name, line))
+            head = ""
+        elif char == "}":
+            if stack:
+                name, first = stack.pop()
+                if name is not None:
+                    found.append((name, first, line - first + 1))
+            head = ""
+        elif char == ";":
+            head = ""
+        else:
+            head += char
+    return found
+
+
+def length_faults(path: str, text: str) -> list[str]:
+    faults = []
+    lines = text.count("\n")
+    if lines > FILE_LINES and path not in LONG_ALLOWED:
+        faults.append(f"{path}:1: {lines} lines, the limit is {FILE_LINES}")
+    if path.endswith(SOURCES):
+        limit = KERNEL_LINES if path.endswith((".cu", ".cuh")) else FUNCTION_LINES
+        for name, first, length in functions(text):
+            if length > limit and f"{path}:{name}" not in LONG_ALLOWED:
+                faults.append(f"{path}:{first}: {name} has {length} lines, the limit is {limit}")
+    return faults
+
+
+def test_faults(paths: list[str]) -> list[str]:
+    """Every .cc of the product has a test named after it, or an entry in TESTED_ELSEWHERE."""
+    tests = {Path(p).name for p in paths if p.startswith("tests/") and p.endswith("_test.cc")}
+    faults = []
+    for path in paths:
+        if not path.endswith(".cc") or path.startswith("tests/") or path in TESTED_ELSEWHERE:
+            continue
+        if Path(path).stem + "_test.cc" not in tests:
+            faults.append(f"{path}:1: no tests/**/{Path(path).stem}_test.cc")
+    for path in TESTED_ELSEWHERE:
+        if path not in paths:
+            faults.append(f".ci/check_tree.py:1: {path} is excused but does not exist")
+    return faults
+
+
+def main() -> int:
+    paths = tracked()
+    faults = test_faults(paths)
+    for path in paths:
+        if not path.endswith(SOURCES + (".py", ".sh", ".md", ".cmake", ".txt", ".proto", ".json")):
+            continue
+        text = (ROOT / path).read_text(encoding="utf-8")
+        lines = text.splitlines()
+        if path.endswith(SOURCES):
+            faults += include_faults(path, lines)
+            if path.endswith((".h", ".cuh")) and "#pragma once" not in text:
+                faults.append(f"{path}:1: no #pragma once")
+        if path.endswith(SOURCES + (".py", ".sh")):
+            faults += length_faults(path, text)
+        if text and not text.endswith("\n"):
+            faults.append(f"{path}:{len(lines)}: no line break at the end")
+        if path == ".ci/check_tree.py":
+            continue
+        for pattern, why in FORBIDDEN:
+            faults += [f"{path}:{n}: {why}" for n, line in enumerate(lines, 1)
+                       if pattern.search(line)]
+    print("\n".join(faults) if faults else f"tree: {len(paths)} files in order")
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

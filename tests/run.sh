@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# Installs what is missing, builds, and runs the whole test suite. Safe to run twice and from
+# anywhere. With an argument, only that part: checks, dev, asan, tsan, locks.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+part=${1:-all}
+
+say() { printf '\n== %s\n' "$*"; }
+wants() { [ "$part" = all ] || [ "$part" = "$1" ]; }
+build_and_test() { # preset
+  cmake --preset "$1" >/dev/null
+  cmake --build --preset "$1"
+  ctest --preset "$1" --no-tests=error
+}
+
+say "packages"
+.ci/setup.sh
+if wants checks; then
+  say "format, tree, protocol"
+  .ci/format.sh
+  .ci/check_tree.py
+  .ci/check_proto.py
+fi
+if wants tsan; then
+  say "thread sanitizer: all that does not link gRPC"
+  build_and_test tsan
+fi
+if wants asan; then
+  say "address and undefined-behaviour sanitizers"
+  build_and_test asan
+fi
+if wants locks; then
+  say "lock checker"
+  cmake --preset dev >/dev/null
+  cmake --build --preset dev --target eddy_proto
+  .ci/lint.sh threads
+fi
+if wants dev; then
+  say "all tests"
+  .ci/fetch_promtool.sh
+  build_and_test dev
+fi
