@@ -41,10 +41,14 @@ class TokenDecoder {
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
-  // REQUIRES: `text` is valid UTF-8.
-  virtual std::vector<TokenSpan> EncodeSpans(std::string_view text,
-                                             const EncodeOptions& options) const = 0;
-  std::vector<int32_t> Encode(std::string_view text, const EncodeOptions& options) const;
+  // Spans are in order, no byte is in two of them, and together they cover all of `text` that the
+  // tokenizer does not drop. Of tokens that share a character that cannot be split, the last covers
+  // it. InvalidArgument if the text drives the tokenizer's patterns over their limit of steps.
+  // REQUIRES: `text` is valid UTF-8 of less than 4 GiB.
+  virtual absl::StatusOr<std::vector<TokenSpan>> EncodeSpans(
+      std::string_view text, const EncodeOptions& options) const = 0;
+  absl::StatusOr<std::vector<int32_t>> Encode(std::string_view text,
+                                              const EncodeOptions& options) const;
   // The decoded text of all of `ids`; special tokens as their text, or left out. Ids without a
   // token decode to nothing.
   std::string Decode(std::span<const int32_t> ids, bool special_tokens) const;
@@ -59,10 +63,12 @@ class Tokenizer {
 
 // What a model's config says of its tokenizer.
 struct TokenizerSpec {
-  std::string kind;            // "tokenizer.json", "sentencepiece" or "bytes"
-  std::string file;            // full path; empty for "bytes"
-  std::optional<int32_t> bos;  // the model's, put in front if the tokenizer asks for one
-  int32_t vocab_size = 0;      // the model's: a tokenizer with higher ids is refused
+  std::string kind;  // "tokenizer.json", "sentencepiece" or "bytes"
+  std::string file;  // full path; empty for "bytes"
+  // The model's. A tokenizer.json decides for itself whether and which; the other kinds cannot say,
+  // so they put this one in front.
+  std::optional<int32_t> bos;
+  int32_t vocab_size = 0;  // the model's: a tokenizer with higher ids is refused
 };
 
 // InvalidArgument or NotFound with one line that names file, key, value and what is supported.
