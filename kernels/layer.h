@@ -101,6 +101,12 @@ struct LayerParts {
   void* scratch = nullptr;
 };
 
+// What a layer was given under the name that it asked by; null if it did not ask. `parts` must be
+// the answer to `needs`.
+const TensorView* FindWeight(const LayerNeeds& needs, const LayerParts& parts,
+                             std::string_view name);
+const FieldView* FindState(const LayerNeeds& needs, const LayerParts& parts, std::string_view name);
+
 // A row of the table of layer types.
 struct LayerType {
   const char* name;                   // the word in config.json

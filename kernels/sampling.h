@@ -54,7 +54,7 @@ struct SampleRow {
 
 // What became of it. The lists are resized by the device (host memory, bounded by the request).
 struct SampleResult {
-  int32_t token = -1;
+  int32_t token = -1;  // stays -1 if `params` bar every token; then only top, also, entropy hold
   float logprob = 0;
   int32_t rank = 0;    // 1 is the likeliest; equals count from the lowest id
   float entropy = 0;   // nats

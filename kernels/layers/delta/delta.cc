@@ -1,0 +1,215 @@
+#include "kernels/layers/delta/delta.h"
+
+#include <utility>
+
+#include "base/check.h"
+
+namespace eddy {
+namespace {
+
+constexpr const char* kDecayWords[] = {"none", "head", "channel", "tied"};
+constexpr const char* kNormWords[] = {"none", "l2", "sum"};
+constexpr const char* kActivationWords[] = {"identity", "silu", "relu", "elu"};
+constexpr const char* kStepWords[] = {"sigmoid",          "one",     "kaczmarz", "kaczmarz_full",
+                                      "kaczmarz_learned", "longhorn"};
+constexpr const char* kGateWords[] = {"none", "silu", "sigmoid"};
+constexpr const char* kInitialWords[] = {"zero", "learned"};
+
+using Rule = ParamRule;
+constexpr ParamRule kParams[] = {
+    {.name = "heads", .kind = Rule::kInt, .min = 1, .max = 1024},
+    {.name = "value_heads", .kind = Rule::kInt, .min = 1, .max = 1024},
+    {.name = "key_dim", .kind = Rule::kInt, .min = 1, .max = 256},
+    {.name = "value_dim", .kind = Rule::kInt, .min = 1, .max = 512},
+    {.name = "decay", .kind = Rule::kWord, .words = kDecayWords},
+    {.name = "decay_rank", .kind = Rule::kInt, .min = 1, .max = 65536, .nullable = true},
+    {.name = "decay_bound", .kind = Rule::kReal, .min = -5, .max = 0, .nullable = true},
+    {.name = "query_norm", .kind = Rule::kWord, .words = kNormWords},
+    {.name = "key_norm", .kind = Rule::kWord, .words = kNormWords},
+    {.name = "qk_activation", .kind = Rule::kWord, .words = kActivationWords},
+    {.name = "conv_width", .kind = Rule::kInt, .min = 0, .max = 8},
+    {.name = "step", .kind = Rule::kWord, .words = kStepWords},
+    {.name = "step_max", .kind = Rule::kInt, .min = 1, .max = 2},
+    {.name = "step_bias", .kind = Rule::kFlag},
+    {.name = "step_eps", .kind = Rule::kReal, .min = 0, .max = 1, .nullable = true},
+    {.name = "gate", .kind = Rule::kWord, .words = kGateWords},
+    {.name = "gate_rank", .kind = Rule::kInt, .min = 0, .max = 65536},
+    {.name = "initial_state", .kind = Rule::kWord, .words = kInitialWords},
+};
+
+// The enumerators stand in the order of the words.
+template <typename E, size_t kCount>
+E FromWord(const char* const (&words)[kCount], const std::string& word) {
+  for (size_t i = 0; i < kCount; ++i) {
+    if (word == words[i]) return static_cast<E>(i);
+  }
+  EDDY_CHECK(false && "the loader has checked the words");
+  return E{};
+}
+
+std::optional<std::string> StepConflict(const LayerSpec& spec, const DeltaOptions& o) {
+  const std::string step = "step \"" + spec.Word("step") + "\"";
+  if (o.uses_step_eps() && !(o.step_eps > 0)) return step + " needs a step_eps above 0";
+  if (!o.uses_step_eps() && !spec.IsNull("step_eps")) return step + " takes no step_eps";
+  if (o.uses_key_length() && o.key_norm != DeltaOptions::Norm::kNone) {
+    return step + " needs key_norm \"none\", got \"" + spec.Word("key_norm") + "\"";
+  }
+  if (!o.has_step_logits() && o.step_max != 1) return step + " needs step_max 1, got 2";
+  if (!o.has_step_logits() && o.step_bias) return step + " has no step_bias";
+  return std::nullopt;
+}
+
+std::optional<std::string> DecayConflict(const LayerSpec& spec, const DeltaOptions& o) {
+  const std::string decay = "decay \"" + spec.Word("decay") + "\"";
+  const bool channel = o.decay == DeltaOptions::Decay::kChannel;
+  if (channel && spec.IsNull("decay_rank")) return decay + " needs a decay_rank";
+  if (!channel && !spec.IsNull("decay_rank")) return decay + " takes no decay_rank";
+  if (!channel && o.decay_bound) return decay + " takes no decay_bound";
+  if (o.decay_bound && !(*o.decay_bound < 0)) {
+    return "decay_bound is 0, it must be null or in [-5, 0)";
+  }
+  if (o.decay == DeltaOptions::Decay::kTied && !o.has_step_logits()) {
+    return decay + " needs a step with logits, got \"" + spec.Word("step") + "\"";
+  }
+  if (o.decay == DeltaOptions::Decay::kTied && o.step_max != 1) {
+    return decay + " needs step_max 1, got 2";
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> Conflict(const LayerSpec& spec) {
+  const DeltaOptions o(spec);
+  if (o.shape.value_heads % o.shape.heads != 0) {
+    return "value_heads is " + std::to_string(o.shape.value_heads) +
+           ", it must be a multiple of heads, " + std::to_string(o.shape.heads);
+  }
+  if (o.conv_width == 1) return "conv_width is 1, it must be 0 or 2 to 8";
+  if (o.gate == DeltaOptions::Gate::kNone && o.gate_rank != 0) {
+    return "gate \"none\" needs gate_rank 0, got " + std::to_string(o.gate_rank);
+  }
+  if (auto conflict = StepConflict(spec, o)) return conflict;
+  return DecayConflict(spec, o);
+}
+
+void AddDecayWeights(const DeltaOptions& o, DType matrix, std::vector<Field>& weights) {
+  const int64_t value_heads = o.shape.value_heads;
+  if (o.decay == DeltaOptions::Decay::kHead) {
+    weights.push_back(
+        {.name = "decay.weight", .dtype = matrix, .shape = {value_heads, o.d_model, 1, 1}});
+    weights.push_back({.name = "decay_rate_log", .shape = {value_heads, 1, 1, 1}});
+    weights.push_back({.name = "decay_bias", .shape = {value_heads, 1, 1, 1}});
+  }
+  if (o.decay == DeltaOptions::Decay::kChannel) {
+    const int64_t channels = value_heads * o.shape.key_dim;
+    weights.push_back(
+        {.name = "decay_down.weight", .dtype = matrix, .shape = {o.decay_rank, o.d_model, 1, 1}});
+    weights.push_back(
+        {.name = "decay_up.weight", .dtype = matrix, .shape = {channels, o.decay_rank, 1, 1}});
+    weights.push_back({.name = "decay_rate_log", .shape = {value_heads, 1, 1, 1}});
+    weights.push_back({.name = "decay_bias", .shape = {channels, 1, 1, 1}});
+  }
+}
+
+void AddGateWeights(const DeltaOptions& o, DType matrix, std::vector<Field>& weights) {
+  if (o.gate == DeltaOptions::Gate::kNone) return;
+  if (o.gate_rank == 0) {
+    weights.push_back(
+        {.name = "gate.weight", .dtype = matrix, .shape = {o.v_width(), o.d_model, 1, 1}});
+    return;
+  }
+  weights.push_back(
+      {.name = "gate_down.weight", .dtype = matrix, .shape = {o.gate_rank, o.d_model, 1, 1}});
+  weights.push_back(
+      {.name = "gate_up.weight", .dtype = matrix, .shape = {o.v_width(), o.gate_rank, 1, 1}});
+  weights.push_back({.name = "gate_up.bias", .shape = {o.v_width(), 1, 1, 1}});
+}
+
+std::vector<Field> Weights(const DeltaOptions& o, DType matrix) {
+  const int64_t d_model = o.d_model, q = o.q_width(), v = o.v_width(), width = o.conv_width;
+  const DeltaRuleShape& shape = o.shape;
+  std::vector<Field> weights = {
+      {.name = "norm.weight", .shape = {d_model, 1, 1, 1}},
+      {.name = "q.weight", .dtype = matrix, .shape = {q, d_model, 1, 1}},
+      {.name = "k.weight", .dtype = matrix, .shape = {q, d_model, 1, 1}},
+      {.name = "v.weight", .dtype = matrix, .shape = {v, d_model, 1, 1}},
+  };
+  if (width > 0) {
+    weights.push_back({.name = "q_conv.weight", .dtype = matrix, .shape = {q, width, 1, 1}});
+    weights.push_back({.name = "k_conv.weight", .dtype = matrix, .shape = {q, width, 1, 1}});
+    weights.push_back({.name = "v_conv.weight", .dtype = matrix, .shape = {v, width, 1, 1}});
+  }
+  if (o.has_step_logits()) {
+    weights.push_back(
+        {.name = "step.weight", .dtype = matrix, .shape = {shape.value_heads, d_model, 1, 1}});
+  }
+  if (o.step_bias) weights.push_back({.name = "step.bias", .shape = {shape.value_heads, 1, 1, 1}});
+  if (o.step == DeltaOptions::StepSize::kKaczmarzLearned) {
+    weights.push_back({.name = "step_scale_raw", .shape = {shape.value_heads, 1, 1, 1}});
+  }
+  AddDecayWeights(o, matrix, weights);
+  AddGateWeights(o, matrix, weights);
+  weights.push_back({.name = "out_norm.weight", .shape = {shape.value_dim, 1, 1, 1}});
+  weights.push_back({.name = "out.weight", .dtype = matrix, .shape = {d_model, v, 1, 1}});
+  if (o.learned_state) {
+    // Always float: it becomes a part of the state.
+    weights.push_back(
+        {.name = "state_init", .shape = {shape.value_heads, shape.key_dim, shape.value_dim, 1}});
+  }
+  return weights;
+}
+
+}  // namespace
+
+DeltaOptions::DeltaOptions(const LayerSpec& spec)
+    : d_model(spec.d_model),
+      norm_eps(static_cast<float>(spec.norm_eps)),
+      shape{.heads = spec.Int("heads"),
+            .value_heads = spec.Int("value_heads"),
+            .key_dim = spec.Int("key_dim"),
+            .value_dim = spec.Int("value_dim")},
+      decay(FromWord<Decay>(kDecayWords, spec.Word("decay"))),
+      query_norm(FromWord<Norm>(kNormWords, spec.Word("query_norm"))),
+      key_norm(FromWord<Norm>(kNormWords, spec.Word("key_norm"))),
+      qk_activation(FromWord<Activation>(kActivationWords, spec.Word("qk_activation"))),
+      conv_width(spec.Int("conv_width")),
+      step(FromWord<StepSize>(kStepWords, spec.Word("step"))),
+      step_max(static_cast<float>(spec.Int("step_max"))),
+      step_bias(spec.Flag("step_bias")),
+      gate(FromWord<Gate>(kGateWords, spec.Word("gate"))),
+      gate_rank(spec.Int("gate_rank")),
+      learned_state(spec.Word("initial_state") == "learned") {
+  if (!spec.IsNull("decay_rank")) decay_rank = spec.Int("decay_rank");
+  if (!spec.IsNull("decay_bound")) decay_bound = static_cast<float>(spec.Real("decay_bound"));
+  if (!spec.IsNull("step_eps")) step_eps = static_cast<float>(spec.Real("step_eps"));
+}
+
+LayerNeeds DeltaNeeds(const LayerSpec& spec, const DeviceTraits& traits) {
+  const DeltaOptions o(spec);
+  const auto& [heads, value_heads, key_dim, value_dim] = o.shape;
+  LayerNeeds needs;
+  needs.weights = Weights(o, traits.matrices);
+  needs.state.push_back({.name = "state",
+                         .shape = {value_heads, key_dim, value_dim, 1},
+                         .initial_weight = o.learned_state ? "state_init" : ""});
+  if (o.conv_width > 0) {
+    const int64_t history = o.conv_width - 1;
+    needs.state.push_back({.name = "conv_q", .shape = {history, o.q_width(), 1, 1}});
+    needs.state.push_back({.name = "conv_k", .shape = {history, o.q_width(), 1, 1}});
+    needs.state.push_back({.name = "conv_v", .shape = {history, o.v_width(), 1, 1}});
+  }
+  const auto float_bytes = static_cast<int64_t>(sizeof(float));
+  needs.scratch_bytes = DeltaRuleScratchFloats(o.shape) * float_bytes;
+  needs.scratch_bytes_per_row = DeltaCpuFloatsPerRow(o) * float_bytes;
+  return needs;
+}
+
+const LayerType& DeltaType() {
+  static constexpr LayerType kType = {.name = "delta",
+                                      .params = kParams,
+                                      .conflict = Conflict,
+                                      .needs = DeltaNeeds,
+                                      .make_cpu = MakeDeltaCpu};
+  return kType;
+}
+
+}  // namespace eddy

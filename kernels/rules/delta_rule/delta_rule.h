@@ -1,0 +1,62 @@
+// Rule: the asymmetric gated delta rule. Per value head and token, with read key k, write key w,
+// query q (already scaled), step size beta and log decay g <= 0:
+//   S <- diag(e^g) S
+//   e  = v - S'k                 residual against the decayed state
+//   S <- S + w (beta e)'
+//   o  = S'q                     after the update
+// S is [K, V] with V contiguous. DeltaNet (no decay), Gated DeltaNet (scalar g), KDA (vector g),
+// Kaczmarz (raw k, beta divided by |k|^2) and OSDN (w = d * k) are instances.
+//
+// Value head j reads q and k of head j / (HV / H) (grouped value attention).
+//
+// Two forms, equal up to rounding:
+//   step   token by token, S read once and written once: S~ = diag(e^g) S, p = S~'k, y = S~'q,
+//          n = beta (v - p), S = S~ + w n', o = y + (w.q) n.
+//   chunk  the WY form (Yang et al. 2024, arXiv 2406.06484 and 2412.06464) for up to 64 tokens at
+//          once, scalar decay or none. With inclusive G_i = sum_{m <= i} g_m inside the chunk,
+//            X_ij = beta_i k_i.w_j e^{G_i - G_j}  (j < i)
+//            P_ij =        q_i.w_j e^{G_i - G_j}  (j <= i)
+//            (I + X) N = diag(beta) (V - [e^{G_i} k_i] S)
+//            O = [e^{G_i} q_i] S + P N
+//            S <- e^{G_c} S + [e^{G_c - G_j} w_j]' N
+//          Every exponent is <= 0; e^{-G} alone would overflow and is never formed.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/step.h"
+#include "kernels/tensor.h"
+
+namespace eddy {
+
+struct DeltaRuleShape {
+  int64_t heads = 0, value_heads = 0, key_dim = 0, value_dim = 0;  // H, HV, K, V
+};
+
+struct DeltaRuleArgs {
+  DeltaRuleShape shape = {};
+  const float* q = nullptr;      // [rows, H, K], scaled by K^-1/2
+  const float* k = nullptr;      // [rows, H, K]
+  const float* w = nullptr;      // [rows, HV, K]; null: w = k
+  const float* v = nullptr;      // [rows, HV, V]
+  const float* beta = nullptr;   // [rows, HV]
+  const float* decay = nullptr;  // factors e^g: [rows, HV], or [rows, HV, K] if `channel_decay`;
+                                 // null: no decay
+  const float* log_decay = nullptr;  // g [rows, HV]; given with scalar decay, for the chunk form
+  bool channel_decay = false;
+  FieldView state = {};      // [HV, K, V] fp32
+  float* out = nullptr;      // [rows, HV, V]
+  float* scratch = nullptr;  // DeltaRuleScratchFloats
+};
+
+int64_t DeltaRuleScratchFloats(const DeltaRuleShape& shape);
+
+// Rows of kNoSlot become zeros. Picks the form per sequence, by its number of rows alone.
+void DeltaRuleCpu(const Step& step, const DeltaRuleArgs& args);
+
+// The two forms for rows [first, first + rows) of one sequence whose state is `state` [HV, K, V];
+// the chunk form is for scalar decay or none.
+void DeltaRuleSteps(const DeltaRuleArgs& args, int64_t first, int64_t rows, float* state);
+void DeltaRuleChunks(const DeltaRuleArgs& args, int64_t first, int64_t rows, float* state);
+
+}  // namespace eddy

@@ -1,0 +1,261 @@
+#include "tests/testing/layer_conformance.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <limits>
+#include <random>
+
+namespace eddy::testing {
+namespace {
+
+using Feed = LayerRig::Feed;
+
+// Rows [begin, end) of x.
+std::vector<float> Part(const std::vector<float>& x, int64_t d_model, int64_t begin, int64_t end) {
+  return {x.begin() + begin * d_model, x.begin() + end * d_model};
+}
+
+std::vector<double> ToDouble(std::span<const float> values) {
+  return {values.begin(), values.end()};
+}
+
+// What the laws of one case share.
+class Laws {
+ public:
+  Laws(Device& device, const LayerCase& test, uint32_t seed)
+      : device_(device),
+        test_(test),
+        d_model_(test.spec.d_model),
+        seed_(seed),
+        weights_(RandomWeights(test.spec, seed)),
+        x_(RandomRows(test.rows, d_model_, seed + 1)),
+        random_(seed + 2) {}
+
+  void Golden();
+  void Chunking();
+  void Company();
+  void Padding();
+  void Stride();
+  void Fresh();
+  void RecordGoesOn();
+  void Quiet();
+
+ private:
+  LayerRig MakeRig(int32_t slots, int64_t gap = 0) {
+    return LayerRig(device_, test_.spec, weights_, slots, gap);
+  }
+  // The sequence x_, alone in a fresh rig, in steps of the given numbers of rows.
+  struct Ran {
+    std::vector<float> out;
+    std::vector<std::byte> record;
+  };
+  Ran RunIn(LayerRig& rig, int32_t slot, const std::vector<int>& parts);
+  std::vector<float> Other(uint32_t which) { return RandomRows(5, d_model_, seed_ + which); }
+  void ExpectSameFloats(const std::vector<std::byte>& a, const std::vector<std::byte>& b,
+                        double tolerance, const std::string& what);
+
+  Device& device_;
+  const LayerCase& test_;
+  const int64_t d_model_;
+  const uint32_t seed_;
+  const Weights weights_;
+  const std::vector<float> x_;
+  std::mt19937 random_;
+};
+
+Laws::Ran Laws::RunIn(LayerRig& rig, int32_t slot, const std::vector<int>& parts) {
+  rig.Fill(slot);
+  Ran ran;
+  int64_t begin = 0;
+  for (int part : parts) {
+    const auto out = rig.Run({{.slot = slot, .x = Part(x_, d_model_, begin, begin + part)}});
+    ran.out.insert(ran.out.end(), out.begin(), out.end());
+    begin += part;
+  }
+  ran.record = rig.Record(slot);
+  return ran;
+}
+
+// Records of float fields, compared number by number.
+void Laws::ExpectSameFloats(const std::vector<std::byte>& a, const std::vector<std::byte>& b,
+                            double tolerance, const std::string& what) {
+  ASSERT_EQ(a.size(), b.size());
+  const std::span floats_a(reinterpret_cast<const float*>(a.data()), a.size() / 4);
+  const std::span floats_b(reinterpret_cast<const float*>(b.data()), b.size() / 4);
+  // Padding between fields is canaries or zeros in both.
+  ExpectClose(floats_a, ToDouble(floats_b), tolerance, what);
+}
+
+void Laws::Golden() {
+  LayerRig rig = MakeRig(1);
+  const Ran ran = RunIn(rig, 1, {test_.rows});
+  const Trace trace = test_.reference(test_.spec, weights_, x_, test_.rows);
+  ExpectClose(ran.out, trace.out, test_.tolerance, "golden: outputs");
+  for (const auto& [name, values] : trace.state) {
+    ExpectClose(rig.StateField(1, name), values, test_.tolerance, "golden: state " + name);
+  }
+  // The contribution itself must be there: a layer that does nothing would pass a loose tolerance.
+  double contribution = 0;
+  for (size_t i = 0; i < x_.size(); ++i) {
+    contribution = std::max(contribution, std::abs(trace.out[i] - static_cast<double>(x_[i])));
+  }
+  EXPECT_GT(contribution, 100 * test_.tolerance) << "golden: the case tests nothing";
+}
+
+void Laws::Chunking() {
+  LayerRig rig = MakeRig(1);
+  const Ran whole = RunIn(rig, 1, {test_.rows});
+  std::vector<std::vector<int>> splits = {std::vector<int>(static_cast<size_t>(test_.rows), 1)};
+  for (int first : {1, 2, 3, 4, 15, 16, 17, 63, 64, 65}) {
+    if (first >= test_.rows) continue;
+    splits.push_back({first, test_.rows - first});
+    splits.push_back({test_.rows - first, first});
+  }
+  std::vector<int> random_split;
+  for (int left = test_.rows; left > 0; left -= random_split.back()) {
+    random_split.push_back(std::uniform_int_distribution<int>(1, std::min(left, 9))(random_));
+  }
+  splits.push_back(random_split);
+  for (const std::vector<int>& split : splits) {
+    const Ran ran = RunIn(rig, 1, split);
+    const std::string what = "chunking: first part " + std::to_string(split.front());
+    ExpectClose(ran.out, ToDouble(whole.out), test_.tolerance, what);
+    ExpectSameFloats(ran.record, whole.record, test_.tolerance, what + ", record");
+  }
+}
+
+void Laws::Company() {
+  LayerRig rig = MakeRig(4);
+  const std::vector<float> mine = Part(x_, d_model_, 0, 6);
+  const Ran alone = RunIn(rig, 1, {6});
+  const auto run = [&](int32_t slot, int32_t left, int32_t right, uint32_t contents) {
+    for (int32_t s : {slot, left, right}) rig.Fill(s);
+    const auto out = rig.Run({{.slot = left, .x = Other(contents)},
+                              {.slot = slot, .x = mine},
+                              {.slot = right, .x = Other(contents + 1)}});
+    return Ran{.out = Part(out, d_model_, 5, 11), .record = rig.Record(slot)};
+  };
+  const Ran first = run(1, 2, 3, 100), second = run(4, 3, 1, 200);
+  EXPECT_EQ(first.out, second.out) << "company: neighbours or slot show in the output";
+  EXPECT_EQ(first.record, second.record) << "company: neighbours or slot show in the state";
+  ExpectClose(first.out, ToDouble(Part(alone.out, d_model_, 0, 6)), test_.tolerance,
+              "company: alone or not");
+}
+
+void Laws::Padding() {
+  constexpr int32_t kSlots = 3;
+  LayerRig rig = MakeRig(kSlots, 256);
+  for (int32_t slot : {1, 2, 3}) rig.Fill(slot);
+  const auto outside = rig.Record0AndGaps(kSlots);
+  const auto idle = rig.Record(3);
+  const auto row = Part(x_, d_model_, 0, 1), rows = Part(x_, d_model_, 1, 4);
+  const auto out = rig.Run({{.slot = kNoSlot, .x = row},
+                            {.slot = 1, .x = row},
+                            {.slot = kNoSlot, .x = rows},
+                            {.slot = 2, .x = rows}});
+  EXPECT_EQ(rig.Record0AndGaps(kSlots), outside) << "padding: bytes of nobody were written";
+  EXPECT_EQ(rig.Record(3), idle) << "padding: an idle slot was written";
+  for (float value : out) EXPECT_TRUE(std::isfinite(value)) << "padding: not finite";
+  LayerRig other = MakeRig(2);
+  for (int32_t slot : {1, 2}) other.Fill(slot);
+  const auto expected = other.Run({{.slot = 1, .x = row}, {.slot = 2, .x = rows}});
+  auto got = Part(out, d_model_, 1, 2);
+  const auto rest = Part(out, d_model_, 5, 8);
+  got.insert(got.end(), rest.begin(), rest.end());
+  ExpectClose(got, ToDouble(expected), test_.tolerance, "padding: the others");
+  if (rig.stateless()) return;  // without a state, padding rows are rows like others
+  EXPECT_EQ(Part(out, d_model_, 0, 1), row) << "padding: its contribution is not zero";
+  EXPECT_EQ(Part(out, d_model_, 2, 5), rows) << "padding: its contribution is not zero";
+}
+
+void Laws::Stride() {
+  LayerRig dense = MakeRig(2), gaps = MakeRig(2, 768);
+  const Ran a = RunIn(dense, 2, {test_.rows}), b = RunIn(gaps, 2, {test_.rows});
+  EXPECT_EQ(a.out, b.out) << "stride: gaps between the records show";
+  EXPECT_EQ(a.record, b.record) << "stride: gaps between the records show";
+  if (dense.stateless()) return;
+  // The second slot lies beyond 4 GiB; the pool is never touched in between.
+  LayerRig far = MakeRig(2, int64_t{9} << 28);
+  const Ran c = RunIn(far, 2, {test_.rows});
+  EXPECT_EQ(a.out, c.out) << "stride: a slot beyond 4 GiB";
+  EXPECT_EQ(a.record, c.record) << "stride: a slot beyond 4 GiB";
+}
+
+void Laws::Fresh() {
+  LayerRig rig = MakeRig(1);
+  const Ran first = RunIn(rig, 1, {test_.rows});
+  rig.Run({{.slot = 1, .x = Other(300)}});
+  rig.Poison(1);
+  const Ran again = RunIn(rig, 1, {test_.rows});
+  EXPECT_EQ(first.out, again.out) << "fresh: a slot remembers its last owner";
+  EXPECT_EQ(first.record, again.record) << "fresh: a slot remembers its last owner";
+}
+
+void Laws::RecordGoesOn() {
+  const int half = test_.rows / 2;
+  const auto head = Part(x_, d_model_, 0, half), tail = Part(x_, d_model_, half, test_.rows);
+  LayerRig here = MakeRig(1), there = MakeRig(3, 512);
+  here.Fill(1);
+  here.Run({{.slot = 1, .x = head}});
+  there.Poison(3);
+  there.SetRecord(3, here.Record(1));
+  const auto expected = here.Run({{.slot = 1, .x = tail}});
+  EXPECT_EQ(there.Run({{.slot = 3, .x = tail}}), expected) << "record: a copy goes on differently";
+  EXPECT_EQ(there.Record(3), here.Record(1)) << "record: a copy goes on differently";
+}
+
+void Laws::Quiet() {
+  LayerRig rig = MakeRig(2);
+  for (int rows : {1, test_.rows}) {
+    rig.Fill(1);
+    rig.Run({{.slot = 1, .x = Part(x_, d_model_, 0, rows)}});
+    EXPECT_EQ(rig.allocations(), 0) << "quiet: Forward of " << rows << " rows allocates";
+  }
+}
+
+}  // namespace
+
+void ExpectClose(std::span<const float> a, std::span<const double> b, double tolerance,
+                 const std::string& what) {
+  ASSERT_EQ(a.size(), b.size()) << what;
+  double scale = 1, worst = 0;
+  size_t at = 0;
+  for (size_t i = 0; i < b.size(); ++i) scale = std::max(scale, std::abs(b[i]));
+  for (size_t i = 0; i < b.size(); ++i) {
+    const double error = std::abs(static_cast<double>(a[i]) - b[i]);
+    if (error <= worst) continue;  // false for NaN, which is then the worst
+    worst = std::isnan(error) ? std::numeric_limits<double>::infinity() : error;
+    at = i;
+  }
+  EXPECT_LE(worst, tolerance * scale)
+      << what << ": element " << at << " of " << b.size() << (b.empty() ? "" : ", ")
+      << (b.empty() ? 0.0 : static_cast<double>(a[at])) << " instead of "
+      << (b.empty() ? 0.0 : b[at]);
+}
+
+uint32_t TestSeed() {
+  const char* given = std::getenv("EDDY_TEST_SEED");
+  const uint32_t seed = given != nullptr ? static_cast<uint32_t>(std::strtoul(given, nullptr, 10))
+                                         : std::random_device{}();
+  std::printf("EDDY_TEST_SEED=%u\n", seed);
+  return seed;
+}
+
+void CheckLayerLaws(Device& device, const LayerCase& test, uint32_t seed) {
+  SCOPED_TRACE(test.name + ", EDDY_TEST_SEED=" + std::to_string(seed));
+  Laws laws(device, test, seed);
+  laws.Golden();
+  laws.Chunking();
+  laws.Company();
+  laws.Padding();
+  laws.Stride();
+  laws.Fresh();
+  laws.RecordGoesOn();
+  laws.Quiet();
+}
+
+}  // namespace eddy::testing

@@ -1,0 +1,103 @@
+// The laws that every layer type obeys on every device that has it. A test of a layer makes a
+// LayerCase for each family of its options and calls CheckLayerLaws; what it adds itself is the
+// float64 reference. Law "twin" (CUDA equals CPU) belongs to tests of the CUDA plugin.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/device.h"
+#include "kernels/layer.h"
+#include "kernels/state_layout.h"
+
+namespace eddy::testing {
+
+// Weights under the names of LayerNeeds.
+using Weights = std::map<std::string, std::vector<float>>;
+
+// One sequence run from the initial state: its outputs [rows, d_model], and its state fields, by
+// name, after the last row.
+struct Trace {
+  std::vector<double> out;
+  std::map<std::string, std::vector<double>> state = {};
+};
+using Reference = std::function<Trace(const LayerSpec& spec, const Weights& weights,
+                                      std::span<const float> x, int64_t rows)>;
+
+struct LayerCase {
+  std::string name;
+  LayerSpec spec = {};
+  Reference reference = nullptr;  // float64, written from the formula
+  // Of the distance from the reference, relative to max(1, greatest magnitude of the tensor). Its
+  // size is that of float rounding, 6e-8, times the root of the sums' lengths and the depth of the
+  // recurrence.
+  double tolerance = 2e-5;
+  // Rows of a sequence that the laws use: enough for a whole chunk and a ragged rest.
+  int rows = 70;
+};
+
+// Plausible weights of all that the layer asks for.
+Weights RandomWeights(const LayerSpec& spec, uint32_t seed);
+std::vector<float> RandomRows(int64_t rows, int64_t d_model, uint32_t seed);
+
+// A layer with its weights, and a pool of records in which consecutive slots lie `gap` bytes
+// further apart than they must. Everything outside the fields holds canaries.
+class LayerRig {
+ public:
+  LayerRig(Device& device, const LayerSpec& spec, const Weights& weights, int32_t slots,
+           int64_t gap = 0);
+  ~LayerRig();
+
+  // Gives a slot the layer's initial state.
+  void Fill(int32_t slot);
+  void Poison(int32_t slot);  // all bytes 0xFF: every float a NaN
+  struct Feed {
+    int32_t slot = 0;
+    std::vector<float> x;  // [rows, d_model]
+  };
+  // One step; the rows' outputs, one sequence after another.
+  std::vector<float> Run(const std::vector<Feed>& feeds);
+  // Flushes the slot, then its persistent bytes.
+  std::vector<std::byte> Record(int32_t slot);
+  void SetRecord(int32_t slot, const std::vector<std::byte>& record);
+  // The bytes between two slots' records, and those of the null slot.
+  std::vector<std::byte> Record0AndGaps(int32_t slots);
+  std::vector<float> StateField(int32_t slot, const std::string& name);
+  // Heap allocations of the last Run's Forward.
+  int64_t allocations() const { return allocations_; }
+  bool stateless() const { return needs_.state.empty(); }
+
+ private:
+  std::byte* At(int32_t slot) { return static_cast<std::byte*>(pool_.data()) + slot * stride_; }
+  void Reserve(int64_t rows);
+
+  Device& device_;
+  const LayerSpec spec_;
+  const LayerType& type_;
+  const LayerNeeds needs_;
+  const StateLayout layout_;
+  int64_t stride_ = 0;
+  std::vector<std::byte> fresh_;  // a record with the initial state
+  std::vector<Buffer> weight_buffers_;
+  std::vector<TensorView> weights_;
+  Buffer pool_, scratch_, x_, arrays_;
+  std::unique_ptr<Layer> layer_;
+  int64_t allocations_ = 0;
+};
+
+// Golden, chunking, company, padding, stride, fresh, record, quiet. Failures name case and seed.
+void CheckLayerLaws(Device& device, const LayerCase& test, uint32_t seed);
+
+// Fails the test where |a - b| exceeds tolerance * max(1, max |b|).
+void ExpectClose(std::span<const float> a, std::span<const double> b, double tolerance,
+                 const std::string& what);
+
+// A fresh seed each run, printed, unless EDDY_TEST_SEED is set.
+uint32_t TestSeed();
+
+}  // namespace eddy::testing
