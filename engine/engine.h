@@ -15,48 +15,68 @@
 
 namespace eddy {
 
-// Submit and Cancel may be called from any thread and never block; everything else happens on one
+// What is marked so may be called from any thread and never blocks; everything else happens on one
 // loop thread, which owns the scheduler, the sequences, the pools and the device.
+//
+// The loop sleeps only when nothing is accepted and not yet ended. While anything is, each turn
+// runs a step (see Scheduler::Plan), so it never spins, and a deadline in the waiting line is seen
+// at the latest when the step that is running has ended.
 class Engine {
  public:
   struct Options {
     int slots = 64;
     int pages = 0;
     int rows_per_page = 0;
-    int max_rows_per_step = 512;  // more than slots
-    int max_waiting = 256;        // requests without a slot
-    int64_t max_waiting_prompt_tokens = 1 << 20;
+    int max_rows_per_step = 512;                  // more than slots
+    int max_waiting = 256;                        // requests without a slot
+    int64_t max_waiting_prompt_tokens = 1 << 20;  // of their prompts; at least the longest prompt
   };
-  // All are called on the loop thread and must not block. `sink` gets, once per step, all that
-  // happened in it; `stepped` what the step was; `device_lost` is called once, after every request
-  // has ended: the process should say so and exit.
+  // All are needed. They are called on the loop thread and must not block. `sink` gets all that
+  // happened in a step, once, if anything did; `stepped` what each turn of the loop was, after
+  // `sink`; `device_lost` is called once, after every request has ended: the process should say so
+  // and exit.
   struct Callbacks {
-    absl::AnyInvocable<void(std::vector<Event>)> sink;
-    absl::AnyInvocable<void(const StepStats&)> stepped;
-    absl::AnyInvocable<void(absl::Status)> device_lost;
+    absl::AnyInvocable<void(std::vector<Event>)> sink = nullptr;
+    absl::AnyInvocable<void(const StepStats&)> stepped = nullptr;
+    absl::AnyInvocable<void(absl::Status)> device_lost = nullptr;
   };
+  // `clock` outlives it.
   Engine(const Options& options, std::unique_ptr<Executor> executor, const Clock* clock,
          Callbacks callbacks);
   ~Engine();  // finishes what it has accepted, then stops
 
-  // ResourceExhausted when the line is full, Unavailable when the engine is closed.
-  // REQUIRES: CanEverHold(request).
+  // ResourceExhausted when the line is full (LineFullOf has the numbers), Unavailable when the
+  // device was lost. REQUIRES: CanEverHold(RowsAtMost(request)) and what Scheduler::Add requires.
+  // Any thread.
   absl::Status Submit(Request request) { return inbox_.Push(std::move(request)); }
-  void Cancel(RequestId id, absl::Status why) { inbox_.Push(CancelRequest{id, std::move(why)}); }
-  // Ends all there is with `why`.
-  void CancelAll(absl::Status why);
-  // False: the request needs more pages than exist. Any thread.
-  bool CanEverHold(int64_t rows) const;
+  // No effect on a request that has ended or was not submitted. `why` is not OK. Any thread.
+  void Cancel(RequestId id, absl::Status why) {
+    inbox_.Push(CancelRequest{.id = id, .why = std::move(why)});
+  }
+  // Ends all that was submitted before with `why`, which is not OK. Any thread.
+  void CancelAll(absl::Status why) { inbox_.Push(CancelAllRequests{.why = std::move(why)}); }
+  // Requests that were submitted and have no slot yet. Any thread.
+  WaitingLoad waiting() const { return inbox_.waiting(); }
+  // False: the request needs more pages than exist. For its rows see RowsAtMost. Any thread.
+  bool CanEverHold(int64_t rows) const { return pages_.CanEverHold(rows); }
+  // What CanEverHold compares with Options::pages. Any thread.
+  int64_t PagesFor(int64_t rows) const { return pages_.PagesFor(rows); }
 
-  // When the loop last finished a step or had nothing to do, for the watchdog. Any thread.
-  absl::Time last_progress() const;
   // Whether the loop has work at hand. Any thread.
-  bool busy() const { return busy_.load(std::memory_order_relaxed); }
+  bool busy() const { return busy_.load(std::memory_order_acquire); }
+  // When the loop last finished a turn or got work. For the watchdog: it hangs if it is busy and
+  // this lies far back. Ask busy() first: then this is not older than the work. Any thread.
+  absl::Time last_progress() const {
+    return absl::FromUnixNanos(last_progress_ns_.load(std::memory_order_acquire));
+  }
 
  private:
   void Loop();
   void Obey(std::vector<Command> commands);
+  bool Step();  // false: the device was lost
+  void Report(StepStats stats, std::vector<Event> events, absl::Time began);
   void LoseDevice(const absl::Status& why);
+  void MarkProgress(bool busy);
 
   const Clock* const clock_;
   StatePool slots_;

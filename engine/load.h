@@ -17,7 +17,7 @@
 namespace eddy {
 
 struct LoadOptions {
-  std::string model_dir;
+  std::string model_dir = {};
   int max_sequences = 0;         // 0: what memory gives, at most 1024 (CPU: 16)
   double memory_fraction = 0.9;  // of the device's free memory
   int max_rows_per_step = 0;     // 0: 2048 on CUDA, 256 on the CPU
@@ -58,9 +58,9 @@ struct Capacity {
 };
 
 struct LoadedModel {
-  ModelInfo info;
-  Capacity capacity;
-  std::unique_ptr<Executor> executor;  // uses *device
+  ModelInfo info = {};
+  Capacity capacity = {};
+  std::unique_ptr<Executor> executor = nullptr;  // uses *device
 };
 
 // InvalidArgument, NotFound or FailedPrecondition with one line that names file, key and what was

@@ -20,10 +20,10 @@ using RequestId = uint64_t;
 // memory.
 struct Checkpoint {
   uint64_t model_hash = 0;
-  int64_t position = 0;           // how many tokens are in the state
-  std::vector<int32_t> unfed;     // known, but not yet in the state; at least one
-  std::vector<std::byte> record;  // the persistent part of a flushed record
-  std::vector<std::byte> kv;      // the used part of its pages; empty for purely recurrent models
+  int64_t position = 0;                // how many tokens are in the state
+  std::vector<int32_t> unfed = {};     // known, but not yet in the state; at least one
+  std::vector<std::byte> record = {};  // the persistent part of a flushed record
+  std::vector<std::byte> kv = {};  // the used part of its pages; empty for purely recurrent models
 };
 
 // What a request wants to know besides its tokens. All off costs nothing.
@@ -50,7 +50,8 @@ struct Request {
   ReportOptions report = {};
   absl::Time arrival = absl::InfinitePast();
   absl::Time deadline = absl::InfiniteFuture();       // passed: it ends with an error
-  absl::Time time_limit = absl::InfiniteFuture();     // passed: it ends well, with what there is
+  absl::Time time_limit = absl::InfiniteFuture();     // passed: it ends well, with what there is,
+                                                      // even if it waits and that is nothing
   std::shared_ptr<const Checkpoint> start = nullptr;  // null: the model's initial state
   bool keep_state = false;                            // the end brings a checkpoint
 };
@@ -80,7 +81,8 @@ struct End {
   Phase phase = Phase::kQueue;
   Timings timings = {};
   std::optional<NotFinite> not_finite = {};  // with why = DataLoss
-  // If it was asked for and the request was not cut.
+  // If it was asked for and the request was not cut. Also null when the time limit passed while it
+  // waited in line: nothing was read, so there is nothing to keep and a session stays as it was.
   std::shared_ptr<const Checkpoint> state = nullptr;
 };
 
@@ -93,7 +95,8 @@ struct TokenReport {
   std::vector<Candidate> top = {};
 };
 
-// Something happened to a request. Exactly one event of each request has `end`, and it is the last.
+// Something happened to a request. Exactly one event of each request has `end`, and it is the last;
+// it may bring a token, too.
 struct Event {
   RequestId id = 0;
   std::vector<TokenReport> scored = {};   // next tokens of the prompt, in order

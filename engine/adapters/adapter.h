@@ -1,0 +1,27 @@
+// Turns the config.json of one family of models into the native form, in memory, and says what its
+// files call things. An adapter also writes down every default, so that below it there are none.
+#pragma once
+
+#include <span>
+
+#include "engine/key_reader.h"
+#include "engine/model_config.h"
+
+namespace eddy {
+
+struct Adapter {
+  const char* model_type;
+  // Reads all keys of `keys` but "model_type", and leaves faults in it.
+  ModelConfig (*read)(KeyReader& keys);
+};
+
+// The only list of them.
+std::span<const Adapter> Adapters();
+
+ModelConfig ReadNative(KeyReader& keys);
+ModelConfig ReadDeltaNet(KeyReader& keys);
+ModelConfig ReadGatedDeltaNet(KeyReader& keys);
+ModelConfig ReadKda(KeyReader& keys);
+ModelConfig ReadKaczmarz(KeyReader& keys);
+
+}  // namespace eddy

@@ -1,0 +1,135 @@
+#include "engine/adapters/fla.h"
+
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace eddy {
+namespace {
+
+// The family's rule for an MLP whose size is not given: two thirds of hidden_size * hidden_ratio,
+// rounded up to a multiple of 256.
+int64_t MlpSize(int64_t hidden_size, double hidden_ratio) {
+  const double two_thirds = static_cast<double>(hidden_size) * hidden_ratio * 2 / 3;
+  return (static_cast<int64_t>(two_thirds) + 255) / 256 * 256;
+}
+
+TokenIds ReadTokens(KeyReader& keys, int64_t vocab_size) {
+  const auto rule = [&](std::optional<int64_t> absent) {
+    return IntRule{.min = 0, .max = vocab_size - 1, .absent = absent};
+  };
+  const auto narrow = [](std::optional<int64_t> id) {
+    return id ? std::optional(static_cast<int32_t>(*id)) : std::nullopt;
+  };
+  TokenIds tokens;
+  tokens.bos = narrow(keys.IntOrNull("bos_token_id", rule(1)));
+  for (int64_t id : keys.Ints("eos_token_id", rule(2))) {
+    tokens.eos.push_back(static_cast<int32_t>(id));
+  }
+  tokens.pad = narrow(keys.IntOrNull("pad_token_id", rule({})));
+  return tokens;
+}
+
+// Keys without a part in the function: bookkeeping of the training program and choices among
+// kernels that compute the same.
+void IgnoreFlaKeys(KeyReader& keys) {
+  keys.Ignore({"_name_or_path", "architectures", "attn_mode", "auto_map", "dtype",
+               "initializer_range", "max_position_embeddings", "norm_first", "share_conv_kernel",
+               "torch_dtype", "transformers_version", "use_cache", "use_l2warp"});
+  keys.IgnorePrefix("fuse_");
+}
+
+std::vector<NameRule> DeltaNames(const std::string& layer) {
+  const std::string attn = layer + "attn.";
+  return {{"norm.", layer + "attn_norm."},
+          {"q.", attn + "q_proj."},
+          {"k.", attn + "k_proj."},
+          {"v.", attn + "v_proj."},
+          {"q_conv.", attn + "q_conv1d."},
+          {"k_conv.", attn + "k_conv1d."},
+          {"v_conv.", attn + "v_conv1d."},
+          {"step.", attn + "b_proj."},
+          {"step_scale_raw", attn + "step_scale_raw"},  // no name is published
+          {"decay.", attn + "a_proj."},
+          {"decay_down.", attn + "f_proj.0."},
+          {"decay_up.", attn + "f_proj.1."},
+          {"decay_rate_log", attn + "A_log"},
+          {"decay_bias", attn + "dt_bias"},
+          {"gate.", attn + "g_proj."},
+          {"gate_down.", attn + "g_proj.0."},
+          {"gate_up.", attn + "g_proj.1."},
+          {"out_norm.", attn + "o_norm."},
+          {"out.", attn + "o_proj."}};
+}
+
+std::vector<NameRule> MlpNames(const std::string& layer) {
+  return {{"norm.", layer + "mlp_norm."},
+          {"gate.", layer + "mlp.gate_proj."},
+          {"up.", layer + "mlp.up_proj."},
+          {"down.", layer + "mlp.down_proj."}};
+}
+
+}  // namespace
+
+FlaModel ReadFlaModel(KeyReader& keys, int64_t layers) {
+  FlaModel model;
+  ModelConfig& config = model.config;
+  config.vocab_size = keys.Int("vocab_size", {.min = 2, .max = kMaxVocabSize, .absent = 32000});
+  config.hidden_size = keys.Int("hidden_size", {.min = 1, .max = kMaxHiddenSize, .absent = 2048});
+  config.norm_eps = keys.Real("norm_eps", {.min = 1e-12, .max = 1, .absent = 1e-6});
+  config.tie_embeddings = keys.Flag("tie_word_embeddings", false);
+  config.tokens = ReadTokens(keys, config.vocab_size);
+  config.end_names = {
+      {"embedding.", "model.embeddings."}, {"final_norm.", "model.norm."}, {"head.", "lm_head."}};
+  if (config.tie_embeddings) config.unused_tensors = {"lm_head.weight"};
+
+  model.layers = keys.Int("num_hidden_layers", {.min = 1, .max = kMaxLayers, .absent = layers});
+  const double hidden_ratio = keys.Real("hidden_ratio", {.min = 0.01, .max = 64, .absent = 4});
+  model.mlp_size = keys.IntOrNull("intermediate_size", {.min = 1, .max = 64 * kMaxHiddenSize})
+                       .value_or(MlpSize(config.hidden_size, hidden_ratio));
+  keys.Word("hidden_act", {"swish", "silu"}, "swish");
+  keys.MustBe("attn", nullptr, "attention layers are not served yet");
+  keys.MustBe("attnres_block_size", nullptr, "this kind of residual is not served");
+  IgnoreFlaKeys(keys);
+  return model;
+}
+
+ModelConfig WithDeltaLayers(FlaModel model, const DeltaMixer& mixer) {
+  ModelConfig config = std::move(model.config);
+  const LayerSpec delta = DeltaSpec(mixer, config.hidden_size, config.norm_eps);
+  const LayerSpec mlp = MlpSpec("swiglu", model.mlp_size, config.hidden_size, config.norm_eps);
+  for (int i = 0; i < model.layers; ++i) {
+    const std::string layer = absl::StrCat("model.layers.", i, ".");
+    config.blocks.push_back({.spec = delta, .names = DeltaNames(layer), .layer = i});
+    config.blocks.push_back({.spec = mlp, .names = MlpNames(layer), .layer = i, .mlp = true});
+  }
+  return config;
+}
+
+void ReadFlaDelta(KeyReader& keys, DeltaMixer* mixer) {
+  const int64_t conv_size = keys.Int("conv_size", {.min = 2, .max = 8, .absent = 4});
+  mixer->conv_width = keys.Flag("use_short_conv", true) ? conv_size : 0;
+  mixer->step_max = keys.Flag("allow_neg_eigval", false) ? 2 : 1;
+}
+
+void ReadFlaHeads(KeyReader& keys, const FlaHeads& absent, DeltaMixer* mixer) {
+  mixer->heads = keys.Int("num_heads", {.min = 1, .max = 65536, .absent = absent.heads});
+  mixer->value_heads =
+      keys.IntOrNull("num_v_heads", {.min = 1, .max = 65536}).value_or(mixer->heads);
+  mixer->key_dim = keys.Int("head_dim", {.min = 1, .max = 65536, .absent = absent.head_dim});
+  const double expand_v =
+      keys.Real("expand_v", {.min = 1e-3, .max = 1024, .absent = absent.expand_v});
+  mixer->value_dim = static_cast<int64_t>(static_cast<double>(mixer->key_dim) * expand_v);
+}
+
+DeltaMixer ReadGatedDeltaMixer(KeyReader& keys) {
+  DeltaMixer mixer;
+  ReadFlaHeads(keys, {.heads = 6, .head_dim = 256, .expand_v = 2}, &mixer);
+  ReadFlaDelta(keys, &mixer);
+  mixer.decay = "head";
+  mixer.gate = keys.Flag("use_gate", true) ? "silu" : "none";
+  return mixer;
+}
+
+}  // namespace eddy

@@ -1,0 +1,186 @@
+#include "engine/device_executor.h"
+
+#include <algorithm>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/status.h"
+
+namespace eddy {
+namespace {
+
+TokenReport ReportOf(SampleResult& result) {
+  return {.token = result.token,
+          .logprob = result.logprob,
+          .rank = result.rank,
+          .entropy = result.entropy,
+          .top = std::move(result.top)};
+}
+
+}  // namespace
+
+absl::StatusOr<StepResult> DeviceExecutor::Run(const BatchPlan& plan) {
+  StepResult result;
+  for (int32_t slot : plan.freed) parts_.records.Poison(slot);
+  for (const Sequence* sequence : plan.fills) Fill(*sequence);
+  if (!plan.saves.empty()) EDDY_RETURN_IF_ERROR(Save(plan.saves, &result));
+  if (!plan.entries.empty()) EDDY_RETURN_IF_ERROR(Feed(plan, &result));
+  EDDY_RETURN_IF_ERROR(Finish());
+  return result;
+}
+
+absl::Status DeviceExecutor::Finish() {
+  const std::optional<std::string> error = parts_.device->Finish();
+  return error ? absl::UnavailableError(*error) : absl::OkStatus();
+}
+
+void DeviceExecutor::Fill(const Sequence& sequence) {
+  const Checkpoint* const start = sequence.request.start.get();
+  if (start == nullptr) return parts_.records.Fill(sequence.slot->index());
+  // Whoever brought the checkpoint has compared it with the model.
+  EDDY_CHECK(start->model_hash == parts_.model_hash);
+  parts_.records.Fill(sequence.slot->index(), start->record);
+}
+
+absl::Status DeviceExecutor::Save(const std::vector<Sequence*>& done, StepResult* result) {
+  parts_.steps.Clear();
+  for (const Sequence* sequence : done) {
+    parts_.steps.Add(sequence->slot->index(), sequence->position(), {});
+  }
+  parts_.model.Flush(parts_.steps.Upload(/*single_row_sequences=*/0));
+  for (const Sequence* sequence : done) {
+    auto checkpoint = std::make_shared<Checkpoint>();
+    checkpoint->model_hash = parts_.model_hash;
+    checkpoint->position = sequence->position();
+    checkpoint->unfed.assign(sequence->tokens.begin() + sequence->consumed, sequence->tokens.end());
+    checkpoint->record.resize(static_cast<size_t>(parts_.records.layout().persistent_bytes()));
+    parts_.records.Save(sequence->slot->index(), checkpoint->record);
+    result->saved.push_back(std::move(checkpoint));
+  }
+  // The step arrays are used again, and the copies are to be on the host.
+  return Finish();
+}
+
+absl::Status DeviceExecutor::Feed(const BatchPlan& plan, StepResult* result) {
+  rows_.clear();
+  wanted_.clear();
+  samples_.clear();
+  parts_.steps.Clear();
+  int first_row = 0;
+  for (size_t i = 0; i < plan.entries.size(); ++i) {
+    const BatchPlan::Entry& entry = plan.entries[i];
+    const Sequence& sequence = *entry.sequence;
+    parts_.steps.Add(
+        sequence.slot->index(), sequence.position(),
+        std::span(sequence.tokens)
+            .subspan(static_cast<size_t>(sequence.consumed), static_cast<size_t>(entry.rows)));
+    WantRowsOf(entry, i, first_row);
+    first_row += entry.rows;
+  }
+  RunHead(parts_.model.Forward(parts_.steps.Upload(plan.single_row_sequences)));
+  EDDY_RETURN_IF_ERROR(Finish());
+  return Report(plan, result);
+}
+
+void DeviceExecutor::WantRowsOf(const BatchPlan::Entry& entry, size_t index, int first_row) {
+  const Sequence& sequence = *entry.sequence;
+  const ReportOptions& report = sequence.request.report;
+  const std::span<const int32_t> tokens = sequence.tokens;
+  const Sequence::Range scored = sequence.scored_by(entry.rows);
+  for (int i = scored.begin; i < scored.end; ++i) {
+    const int ahead = i - 1 - sequence.consumed;  // the row of the token before
+    Want(first_row + ahead,
+         {.entry = index, .use = Wanted::kScored, .position = sequence.position() + ahead},
+         {.target = tokens[static_cast<size_t>(i)],
+          .position = sequence.position() + ahead + 1,
+          .past = tokens.first(static_cast<size_t>(i)),
+          .top = report.top});
+  }
+  const int64_t last_position = sequence.position() + entry.rows - 1;
+  const int last_row = first_row + entry.rows - 1;
+  if (entry.samples) {
+    Want(last_row, {.entry = index, .use = Wanted::kSampled, .position = last_position},
+         {.params = &sequence.request.sampling,
+          .position = last_position + 1,
+          .past = tokens,
+          .generated = sequence.generated,
+          .top = report.logprobs ? report.top : 0});
+  }
+  if (entry.last && (report.top > 0 || !report.next_tokens.empty())) {
+    // No token is drawn here, but a row without parameters must name one to report on.
+    Want(last_row, {.entry = index, .use = Wanted::kNext, .position = last_position},
+         {.target = 0,
+          .position = last_position + 1,
+          .past = tokens,
+          .top = report.top,
+          .also = report.next_tokens});
+  }
+}
+
+void DeviceExecutor::Want(int row, const Wanted& wanted, const SampleRow& sample) {
+  rows_.push_back(row);
+  wanted_.push_back(wanted);
+  samples_.push_back(sample);
+}
+
+void DeviceExecutor::RunHead(TensorView x) {
+  if (results_.size() < rows_.size()) results_.resize(rows_.size());
+  for (size_t at = 0; at < rows_.size(); at += kLogitRows) {
+    const size_t n = std::min<size_t>(kLogitRows, rows_.size() - at);
+    const TensorView logits = {.data = parts_.logits.data(),
+                               .shape = {static_cast<int64_t>(n), parts_.vocab, 1, 1}};
+    parts_.model.ends().Head(std::span(rows_).subspan(at, n), x, logits);
+    parts_.model.ends().Sample(logits, std::span(samples_).subspan(at, n),
+                               std::span(results_).subspan(at, n));
+  }
+}
+
+absl::Status DeviceExecutor::Report(const BatchPlan& plan, StepResult* result) {
+  result->entries.resize(plan.entries.size());
+  for (size_t i = 0; i < wanted_.size(); ++i) {
+    EntryResult& entry = result->entries[wanted_[i].entry];
+    if (entry.not_finite || entry.barred) continue;
+    if (!results_[i].finite) {
+      const int32_t slot = plan.entries[wanted_[i].entry].sequence->slot->index();
+      entry = {};
+      EDDY_ASSIGN_OR_RETURN(entry.not_finite, Diagnose(slot, wanted_[i].position));
+      continue;
+    }
+    if (wanted_[i].use == Wanted::kSampled && results_[i].token < 0) {
+      entry = {.barred = true};
+      continue;
+    }
+    switch (wanted_[i].use) {
+      case Wanted::kScored:
+        entry.scored.push_back(ReportOf(results_[i]));
+        break;
+      case Wanted::kSampled:
+        entry.sampled = ReportOf(results_[i]);
+        break;
+      case Wanted::kNext:
+        entry.next = std::move(results_[i].also);
+        entry.next_top = std::move(results_[i].top);
+        break;
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<NotFinite> DeviceExecutor::Diagnose(int32_t slot, int64_t position) {
+  parts_.steps.Clear();
+  parts_.steps.Add(slot, position, {});
+  parts_.model.Flush(parts_.steps.Upload(/*single_row_sequences=*/0));
+  EDDY_ASSIGN_OR_RETURN(const std::optional<RecordField> field,
+                        parts_.records.FirstNotFinite(slot));
+  NotFinite found = {.position = position};
+  if (field) {
+    found.layer = field->layer;
+    found.field = field->name;
+  }
+  return found;
+}
+
+}  // namespace eddy

@@ -1,0 +1,62 @@
+// Runs plans with a model on a device.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "engine/executor.h"
+#include "engine/model.h"
+#include "engine/records.h"
+#include "engine/step_buffers.h"
+
+namespace eddy {
+
+// A step is: slots are filled, done records flushed and saved, rows fed, and then head and sampler
+// run over the rows whose logits somebody wants, a tile at a time, so that the logits take little
+// memory whatever is scored. Engine thread only. The device outlives it.
+class DeviceExecutor : public Executor {
+ public:
+  // Rows of logits that exist at once.
+  static constexpr int kLogitRows = 64;
+
+  struct Parts {
+    Device* device = nullptr;
+    Model model;
+    Records records;
+    StepBuffers steps;
+    Buffer logits = {};  // [kLogitRows, vocab] fp32
+    int64_t vocab = 0;
+    uint64_t model_hash = 0;  // of the checkpoints that it makes and takes
+  };
+  explicit DeviceExecutor(Parts parts) : parts_(std::move(parts)) {}
+
+  absl::StatusOr<StepResult> Run(const BatchPlan& plan) override;
+
+ private:
+  // A row of the step whose logits are wanted, and what for.
+  struct Wanted {
+    enum Use { kScored, kSampled, kNext };
+    size_t entry = 0;
+    Use use = kSampled;
+    int64_t position = 0;  // of the token in the row
+  };
+
+  void Fill(const Sequence& sequence);
+  absl::Status Save(const std::vector<Sequence*>& done, StepResult* result);
+  absl::Status Feed(const BatchPlan& plan, StepResult* result);
+  void WantRowsOf(const BatchPlan::Entry& entry, size_t index, int first_row);
+  void Want(int row, const Wanted& wanted, const SampleRow& sample);
+  void RunHead(TensorView x);
+  absl::Status Report(const BatchPlan& plan, StepResult* result);
+  absl::StatusOr<NotFinite> Diagnose(int32_t slot, int64_t position);
+  absl::Status Finish();  // waits for the device
+
+  Parts parts_;
+  // What the step wants of head and sampler, one entry each per row; kept to be used again.
+  std::vector<int32_t> rows_;
+  std::vector<Wanted> wanted_;
+  std::vector<SampleRow> samples_;
+  std::vector<SampleResult> results_;
+};
+
+}  // namespace eddy

@@ -1,0 +1,197 @@
+#include "engine/load.h"
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "engine/blueprint.h"
+#include "engine/capacity.h"
+#include "engine/device_executor.h"
+#include "engine/json_text.h"
+#include "kernels/layer_types.h"
+
+namespace eddy {
+namespace {
+
+// The layers run one after another, so they share the largest scratch.
+int64_t ScratchBytes(const Blueprint& blueprint, int rows) {
+  int64_t most = 1;
+  for (const LayerNeeds& needs : blueprint.needs) {
+    most = std::max(most, needs.scratch_bytes + needs.scratch_bytes_per_row * rows);
+  }
+  return most;
+}
+
+MemoryNeeds NeedsOf(const Blueprint& blueprint, const WeightPlan& plan,
+                    const DeviceTraits& traits) {
+  const StateLayout layout(blueprint.needs);
+  // The scratch of many rows is bounded by its slope from none to one.
+  int64_t scratch_per_row = 0;
+  for (const LayerNeeds& needs : blueprint.needs) {
+    scratch_per_row = std::max(scratch_per_row, needs.scratch_bytes_per_row);
+  }
+  const int64_t logits = DeviceExecutor::kLogitRows * blueprint.ends.vocab * SizeOf(DType::kF32);
+  return {.weights = plan.bytes,
+          .record = layout.record_bytes(),
+          // The fresh record is one more.
+          .fixed = ScratchBytes(blueprint, 0) + logits + layout.record_bytes(),
+          .per_row = scratch_per_row + blueprint.ends.d_model * SizeOf(traits.activations) +
+                     StepBuffers::Bytes(1, 0),
+          .per_sequence = StepBuffers::Bytes(0, 1)};
+}
+
+void LogCapacity(const LoadOptions& options, const Capacity& capacity, const MemoryNeeds& needs,
+                 int64_t free_bytes) {
+  Log(capacity.lowered ? LogLevel::kWarning : LogLevel::kInfo, "capacity",
+      {{"slots", capacity.slots},
+       {"max_sequences", options.max_sequences},
+       {"lowered", capacity.lowered},
+       {"max_rows_per_step", capacity.max_rows_per_step},
+       {"free_bytes", free_bytes},
+       {"memory_fraction", options.memory_fraction},
+       {"weight_bytes", capacity.weight_bytes},
+       {"workspace_bytes", capacity.workspace_bytes},
+       {"record_bytes", needs.record},
+       {"state_bytes", capacity.state_bytes}});
+}
+
+absl::Status NoMemory(const std::string& what) {
+  return absl::ResourceExhaustedError(absl::StrCat("no memory for ", what));
+}
+
+// Layers and ends, with views of weights and records.
+absl::StatusOr<Model> MakeModel(const Blueprint& blueprint, Weights weights, const Records& records,
+                                const Capacity& capacity, Device* device) {
+  const int rows = capacity.max_rows_per_step;
+  const DType activations = device->traits().activations;
+  Model::Memory memory;
+  memory.scratch = device->Allocate(ScratchBytes(blueprint, rows));
+  memory.activations = device->Allocate(rows * blueprint.ends.d_model * SizeOf(activations));
+  if (!memory.scratch || !memory.activations) return NoMemory("the workspace");
+
+  std::vector<std::unique_ptr<Layer>> layers;
+  for (size_t i = 0; i < blueprint.needs.size(); ++i) {
+    const LayerSpec& spec = blueprint.config.blocks[i].spec;
+    std::vector<FieldView> state;
+    for (size_t f = 0; f < blueprint.needs[i].state.size(); ++f) {
+      state.push_back(records.View(i, f));
+    }
+    const LayerParts parts = {
+        .weights = weights.groups[i], .state = state, .scratch = memory.scratch.data()};
+    layers.push_back(device->Make(*FindLayerType(spec.type), spec, parts));
+    if (layers.back() == nullptr) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "the back end ", device->backend(), " has no version of the layer type ", spec.type));
+    }
+  }
+  const std::vector<TensorView>& ends = weights.groups.back();
+  const EndsParts parts = {.embedding = ends[0],
+                           .final_norm = ends[1],
+                           .head = blueprint.config.tie_embeddings ? ends[0] : ends[2]};
+  std::unique_ptr<Ends> made = device->MakeEnds(blueprint.ends, parts, DeviceExecutor::kLogitRows);
+  const TensorView x = {.data = memory.activations.data(),
+                        .dtype = activations,
+                        .shape = {rows, blueprint.ends.d_model, 1, 1}};
+  memory.weights = std::move(weights.memory);
+  return Model(std::move(memory), std::move(layers), std::move(made), x);
+}
+
+// Mixers only; equal neighbours are counted together.
+std::vector<std::pair<std::string, int>> MixersOf(const ModelConfig& config) {
+  std::vector<std::pair<std::string, int>> mixers;
+  for (const Block& block : config.blocks) {
+    if (block.mlp) continue;
+    if (mixers.empty() || mixers.back().first != block.spec.type) {
+      mixers.emplace_back(block.spec.type, 0);
+    }
+    ++mixers.back().second;
+  }
+  return mixers;
+}
+
+ModelInfo InfoOf(const LoadOptions& options, const Blueprint& blueprint, const WeightPlan& plan,
+                 const DeviceTraits& traits) {
+  const ModelConfig& config = blueprint.config;
+  ModelInfo info;
+  info.model_type = config.model_type;
+  info.parameters = plan.parameters;
+  info.vocab_size = config.vocab_size;
+  info.hidden_size = config.hidden_size;
+  info.layers = MixersOf(config);
+  info.bos_token = config.tokens.bos;
+  info.eos_tokens = config.tokens.eos;
+  info.weight_type = traits.matrices == DType::kBF16 ? "bfloat16" : "float32";
+  info.state_type = "float32";
+  info.record_bytes = StateLayout(blueprint.needs).record_bytes();
+  info.max_positions = config.max_positions;
+  info.layout_fingerprint = LayoutFingerprint(blueprint.needs);
+  info.tokenizer_kind = config.tokenizer_kind;
+  if (!config.tokenizer_file.empty()) {
+    info.tokenizer_file = std::filesystem::path(options.model_dir) / config.tokenizer_file;
+  }
+  return info;
+}
+
+// The config counts as a value, not as text: spaces and the order of keys change nothing.
+absl::StatusOr<Sha256::Digest> Fingerprint(const std::string& model_dir,
+                                           const Sha256::Digest& weights) {
+  const std::string file = std::filesystem::path(model_dir) / "config.json";
+  EDDY_ASSIGN_OR_RETURN(const std::string text, ReadJsonText(file));
+  EDDY_ASSIGN_OR_RETURN(const nlohmann::json config, ParseJson(text, file));
+  Sha256 hash;
+  hash.AddText(config.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace));
+  hash.Add(std::as_bytes(std::span(weights)));
+  return hash.Finish();
+}
+
+}  // namespace
+
+absl::StatusOr<LoadedModel> LoadModel(const LoadOptions& options, Device* device) {
+  const DeviceTraits traits = device->traits();
+  EDDY_ASSIGN_OR_RETURN(ModelConfig config, ReadModelConfig(options.model_dir));
+  const Blueprint blueprint = MakeBlueprint(std::move(config), traits);
+  EDDY_ASSIGN_OR_RETURN(const TensorFiles files, TensorFiles::Open(options.model_dir));
+  EDDY_ASSIGN_OR_RETURN(const WeightPlan plan,
+                        PlanWeights(files, blueprint.weights, blueprint.config.unused_tensors));
+  const MemoryNeeds needs = NeedsOf(blueprint, plan, traits);
+  const int64_t free_bytes = device->free_bytes();
+  EDDY_ASSIGN_OR_RETURN(const Capacity capacity,
+                        DivideMemory(options, needs, free_bytes, device->backend()));
+  LogCapacity(options, capacity, needs, free_bytes);
+
+  EDDY_ASSIGN_OR_RETURN(Weights weights, LoadWeights(plan, device));
+  LoadedModel loaded = {.info = InfoOf(options, blueprint, plan, traits), .capacity = capacity};
+  EDDY_ASSIGN_OR_RETURN(loaded.info.fingerprint, Fingerprint(options.model_dir, weights.digest));
+
+  const std::vector<std::byte> fresh = MakeFreshRecord(
+      device, blueprint.needs, std::span(weights.groups).first(blueprint.needs.size()));
+  std::optional<Records> records =
+      Records::Allocate(device, blueprint.needs, capacity.slots, fresh);
+  if (!records) return NoMemory("the records");
+  std::optional<StepBuffers> steps =
+      StepBuffers::Allocate(device, capacity.max_rows_per_step, capacity.slots);
+  Buffer logits =
+      device->Allocate(DeviceExecutor::kLogitRows * blueprint.ends.vocab * SizeOf(DType::kF32));
+  if (!steps || !logits) return NoMemory("the workspace");
+  EDDY_ASSIGN_OR_RETURN(Model model,
+                        MakeModel(blueprint, std::move(weights), *records, capacity, device));
+  if (const auto error = device->Finish()) return absl::UnavailableError(*error);
+
+  uint64_t model_hash = 0;
+  std::memcpy(&model_hash, loaded.info.fingerprint.data(), sizeof(model_hash));
+  loaded.executor =
+      std::make_unique<DeviceExecutor>(DeviceExecutor::Parts{.device = device,
+                                                             .model = std::move(model),
+                                                             .records = *std::move(records),
+                                                             .steps = *std::move(steps),
+                                                             .logits = std::move(logits),
+                                                             .vocab = blueprint.ends.vocab,
+                                                             .model_hash = model_hash});
+  return loaded;
+}
+
+}  // namespace eddy

@@ -1,0 +1,136 @@
+#include "engine/model_config.h"
+
+#include <filesystem>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "engine/adapters/adapter.h"
+#include "engine/json_text.h"
+#include "kernels/layer_types.h"
+
+namespace eddy {
+namespace {
+
+std::string ToText(const LayerSpec::Value& value) {
+  if (const auto* number = std::get_if<int64_t>(&value)) return absl::StrCat(*number);
+  if (const auto* real = std::get_if<double>(&value)) return absl::StrCat(*real);
+  if (const auto* flag = std::get_if<bool>(&value)) return *flag ? "true" : "false";
+  if (const auto* word = std::get_if<std::string>(&value)) return absl::StrCat("\"", *word, "\"");
+  return "null";
+}
+
+// What is allowed, if `value` is not.
+std::optional<std::string> Against(const ParamRule& rule, const LayerSpec::Value& value) {
+  if (std::holds_alternative<std::monostate>(value)) {
+    return rule.nullable ? std::nullopt : std::optional<std::string>("must not be null");
+  }
+  const auto in_range = [&](double number) { return number >= rule.min && number <= rule.max; };
+  const auto* whole = std::get_if<int64_t>(&value);
+  const auto* real = std::get_if<double>(&value);
+  const auto* word = std::get_if<std::string>(&value);
+  switch (rule.kind) {
+    case ParamRule::kInt:
+      if (whole != nullptr && in_range(static_cast<double>(*whole))) return std::nullopt;
+      return absl::StrCat("must be a whole number from ", rule.min, " to ", rule.max);
+    case ParamRule::kReal:
+      if (whole != nullptr && in_range(static_cast<double>(*whole))) return std::nullopt;
+      if (real != nullptr && in_range(*real)) return std::nullopt;
+      return absl::StrCat("must be a number from ", rule.min, " to ", rule.max);
+    case ParamRule::kFlag:
+      if (std::holds_alternative<bool>(value)) return std::nullopt;
+      return std::string("must be true or false");
+    case ParamRule::kWord:
+      break;
+  }
+  std::string list;
+  for (const char* allowed : rule.words) {
+    if (word != nullptr && *word == allowed) return std::nullopt;
+    absl::StrAppend(&list, list.empty() ? "" : ", ", allowed);
+  }
+  return absl::StrCat("supported: ", list);
+}
+
+// What is wrong with `spec`, or nothing.
+std::optional<std::string> FaultOf(const LayerSpec& spec) {
+  const LayerType* const type = FindLayerType(spec.type);
+  if (type == nullptr) return absl::StrCat("no layer type is called \"", spec.type, "\"");
+  size_t known = 0;
+  for (const ParamRule& rule : type->params) {
+    bool found = false;
+    for (const auto& [name, value] : spec.params) {
+      if (name != rule.name) continue;
+      found = true;
+      ++known;
+      if (auto fault = Against(rule, value)) {
+        return absl::StrCat(name, " is ", ToText(value), ", ", *fault);
+      }
+    }
+    if (!found) return absl::StrCat("the parameter ", rule.name, " is missing");
+  }
+  if (known != spec.params.size()) return std::string("a parameter is unknown or given twice");
+  return type->conflict == nullptr ? std::nullopt : type->conflict(spec);
+}
+
+// The tokenizer of a foreign model is whatever stands beside its config.
+void FindTokenizer(const std::filesystem::path& dir, ModelConfig* config) {
+  std::error_code ignored;
+  for (const auto& [kind, file] : {std::pair("tokenizer.json", "tokenizer.json"),
+                                   std::pair("sentencepiece", "tokenizer.model")}) {
+    if (!std::filesystem::exists(dir / file, ignored)) continue;
+    config->tokenizer_kind = kind;
+    config->tokenizer_file = file;
+    return;
+  }
+}
+
+}  // namespace
+
+absl::Status CheckModelConfig(const ModelConfig& config, const std::string& file) {
+  for (const Block& block : config.blocks) {
+    const auto fault = FaultOf(block.spec);
+    if (!fault) continue;
+    return absl::InvalidArgumentError(absl::StrCat(file, ": layer ", block.layer, ", ",
+                                                   block.mlp ? "mlp" : "mixer", " ",
+                                                   block.spec.type, ": ", *fault));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view text, const std::string& file) {
+  EDDY_ASSIGN_OR_RETURN(const nlohmann::json json, ParseJson(text, file));
+  KeyReader keys(file, json);
+  EDDY_RETURN_IF_ERROR(keys.Status());
+  const std::string model_type = keys.Text("model_type");
+  EDDY_RETURN_IF_ERROR(keys.Status());
+  std::string supported;
+  for (const Adapter& adapter : Adapters()) {
+    absl::StrAppend(&supported, supported.empty() ? "" : ", ", adapter.model_type);
+    if (model_type != adapter.model_type) continue;
+    ModelConfig config = adapter.read(keys);
+    keys.End();
+    EDDY_RETURN_IF_ERROR(keys.Status());
+    config.model_type = model_type;
+    EDDY_RETURN_IF_ERROR(CheckModelConfig(config, file));
+    return config;
+  }
+  keys.Refuse("model_type", absl::StrCat("supported: ", supported));
+  return keys.Status();
+}
+
+absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& model_dir) {
+  const std::filesystem::path dir(model_dir);
+  const std::string file = dir / "config.json";
+  EDDY_ASSIGN_OR_RETURN(const std::string text, ReadJsonText(file));
+  EDDY_ASSIGN_OR_RETURN(ModelConfig config, ParseModelConfig(text, file));
+  if (config.model_type != "eddy") FindTokenizer(dir, &config);
+  std::error_code ignored;
+  if (!config.tokenizer_file.empty() &&
+      !std::filesystem::exists(dir / config.tokenizer_file, ignored)) {
+    return absl::NotFoundError(absl::StrCat(file, ": tokenizer.file is \"", config.tokenizer_file,
+                                            "\", there is no such file in the folder"));
+  }
+  return config;
+}
+
+}  // namespace eddy

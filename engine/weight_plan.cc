@@ -1,0 +1,160 @@
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/status.h"
+#include "engine/weights.h"
+#include "kernels/state_layout.h"
+
+namespace eddy {
+namespace {
+
+// Each weight begins on a multiple of this many bytes, as device memory does.
+constexpr int64_t kAlign = 256;
+
+std::string ShapeText(std::span<const int64_t> shape) {
+  return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
+}
+
+// Without the ones at the end.
+std::vector<int64_t> Trimmed(std::span<const int64_t> shape) {
+  std::vector<int64_t> trimmed(shape.begin(), shape.end());
+  while (!trimmed.empty() && trimmed.back() == 1) trimmed.pop_back();
+  return trimmed;
+}
+
+bool SameShape(std::span<const int64_t> file, std::span<const int64_t> ours, bool convolution) {
+  const std::vector<int64_t> wanted = Trimmed(ours);
+  if (Trimmed(file) == wanted) return true;
+  // Depthwise convolutions are stored as [channels, 1, width].
+  return convolution && file.size() == 3 && file[1] == 1 &&
+         Trimmed(std::vector{file[0], file[2]}) == wanted;
+}
+
+std::string Some(std::vector<std::string> names) {
+  constexpr size_t kMost = 4;
+  std::sort(names.begin(), names.end());
+  const size_t all = names.size();
+  names.resize(std::min(all, kMost));
+  for (std::string& name : names) name.resize(std::min<size_t>(name.size(), 120));
+  return absl::StrCat(absl::StrJoin(names, ", "), all > kMost ? ", ..." : "");
+}
+
+class Planner {
+ public:
+  explicit Planner(const TensorFiles& files) : files_(files), used_(files.tensors().size()) {}
+
+  absl::Status Place(const Field& field, std::span<const NameRule> rules) {
+    const NameRule* const rule = RuleFor(rules, field.name);
+    if (rule == nullptr) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          files_.name(), ": files of this model_type have no name for the weight ", field.name));
+    }
+    const std::string name = rule->theirs + field.name.substr(rule->ours.size());
+    const StoredTensor* const source = files_.Find(name);
+    if (source == nullptr) {
+      missing_.push_back(name);
+      return absl::OkStatus();
+    }
+    EDDY_ASSIGN_OR_RETURN(WeightPlan::Piece piece, PieceOf(*source, field, *rule));
+    piece.offset = plan_.bytes;
+    plan_.bytes += (FieldBytes(field) + kAlign - 1) / kAlign * kAlign;
+    plan_.parameters += piece.elements;
+    plan_.groups.back().push_back(std::move(piece));
+    return absl::OkStatus();
+  }
+
+  void StartGroup() { plan_.groups.emplace_back(); }
+
+  absl::StatusOr<WeightPlan> Finish(std::span<const std::string> unused) {
+    std::vector<std::string> surplus;
+    for (size_t i = 0; i < used_.size(); ++i) {
+      const TensorInfo& tensor = *files_.tensors()[i].info;
+      const int64_t all = tensor.shape.empty() ? 1 : tensor.shape[0];
+      if (used_[i] == all && all > 0) continue;
+      if (std::find(unused.begin(), unused.end(), tensor.name) != unused.end()) continue;
+      surplus.push_back(tensor.name);
+    }
+    if (missing_.empty() && surplus.empty()) return std::move(plan_);
+    std::vector<std::string> faults;
+    if (!missing_.empty()) {
+      faults.push_back(absl::StrCat(missing_.size(), " missing (", Some(missing_), ")"));
+    }
+    if (!surplus.empty()) {
+      faults.push_back(absl::StrCat(surplus.size(), " unexpected (", Some(surplus), ")"));
+    }
+    return absl::InvalidArgumentError(absl::StrCat(
+        files_.name(), ": tensors do not match config.json: ", absl::StrJoin(faults, " and ")));
+  }
+
+ private:
+  absl::StatusOr<WeightPlan::Piece> PieceOf(const StoredTensor& source, const Field& field,
+                                            const NameRule& rule) {
+    const TensorInfo& info = *source.info;
+    const auto error = [&](const std::string& what) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(source.file->path(), ": ", info.name, " ", what));
+    };
+    const std::optional<FloatFormat> format = FloatFormatOf(info.dtype);
+    if (!format) {
+      return error(absl::StrCat("has dtype ", info.dtype, ", supported: F32, BF16, F16"));
+    }
+    std::vector<int64_t> stored = info.shape;
+    const int64_t all_rows = stored.empty() ? 1 : stored[0];
+    if (rule.rows > 0) {
+      if (rule.first_row + rule.rows > all_rows) {
+        return error(absl::StrCat("has ", all_rows, " rows, config.json makes it at least ",
+                                  rule.first_row + rule.rows));
+      }
+      stored[0] = rule.rows;
+    }
+    const bool convolution = absl::StrContains(field.name, "conv");
+    if (!SameShape(stored, field.shape, convolution)) {
+      return error(absl::StrCat("has shape ", ShapeText(info.shape), ", config.json makes it ",
+                                ShapeText(Trimmed(field.shape))));
+    }
+    used_[static_cast<size_t>(&source - files_.tensors().data())] +=
+        rule.rows > 0 ? rule.rows : all_rows;
+    const int64_t elements = FieldBytes(field) / SizeOf(field.dtype);
+    const int64_t row_elements = rule.rows > 0 ? elements / rule.rows : 0;
+    return WeightPlan::Piece{.source = &source,
+                             .format = *format,
+                             .first_element = rule.first_row * row_elements,
+                             .elements = elements,
+                             .field = field};
+  }
+
+  const TensorFiles& files_;
+  std::vector<int64_t> used_;  // [tensors]: rows that became part of a weight
+  std::vector<std::string> missing_;
+  WeightPlan plan_;
+};
+
+}  // namespace
+
+const NameRule* RuleFor(std::span<const NameRule> rules, const std::string& ours) {
+  const NameRule* best = nullptr;
+  for (const NameRule& rule : rules) {
+    if (!absl::StartsWith(ours, rule.ours)) continue;
+    if (best == nullptr || rule.ours.size() > best->ours.size()) best = &rule;
+  }
+  return best;
+}
+
+absl::StatusOr<WeightPlan> PlanWeights(const TensorFiles& files,
+                                       std::span<const WeightGroup> groups,
+                                       std::span<const std::string> unused) {
+  Planner planner(files);
+  for (const WeightGroup& group : groups) {
+    planner.StartGroup();
+    for (const Field& field : group.fields) {
+      EDDY_RETURN_IF_ERROR(planner.Place(field, group.names));
+    }
+  }
+  return planner.Finish(unused);
+}
+
+}  // namespace eddy
