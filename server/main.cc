@@ -1,0 +1,124 @@
+// eddy-server: builds everything in order, waits for a signal, takes it down in reverse.
+//
+// Exit status: 0 after a drain; 1 if the device was lost; 2 if it could not start; 128 + n if
+// signal n came while it drained.
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "base/log.h"
+#include "base/version.h"
+#include "kernels/device.h"
+#include "server/config.h"
+#include "server/load_to_serve.h"
+#include "server/port_file.h"
+#include "server/server.h"
+#include "server/signals.h"
+
+namespace eddy {
+namespace {
+
+constexpr int kDeviceLostStatus = 1;
+constexpr int kStartFailedStatus = 2;
+// How long calls may take to hear that the device was lost.
+constexpr absl::Duration kGoodbyeTime = absl::Seconds(1);
+
+int FailToStart(const absl::Status& why) {
+  Log(LogLevel::kError, "start_failed", {{"error", std::string(why.message())}});
+  return kStartFailedStatus;
+}
+
+absl::StatusOr<std::unique_ptr<Device>> OpenDevice(const ServerConfig& config) {
+  if (config.device == "cuda") {
+    return absl::UnavailableError("--device=cuda: this server was built without the CUDA back end");
+  }
+  return OpenCpuDevice({.ordinal = config.device_index, .threads = config.cpu_threads});
+}
+
+absl::Status TellPorts(const ServerConfig& config, const Server::Ports& ports) {
+  Log(LogLevel::kInfo, "serving",
+      {{"model", config.model_name},
+       {"listen_port", ports.listen},
+       {"admin_port", ports.admin_listen},
+       {"metrics_port", ports.metrics_listen}});
+  if (config.port_file.empty()) return absl::OkStatus();
+  return WritePortFile(config.port_file, {{"listen", ports.listen},
+                                          {"admin_listen", ports.admin_listen},
+                                          {"metrics_listen", ports.metrics_listen}});
+}
+
+// Waits until no call is open or `deadline`, for `done` to say so. A second signal ends the program
+// at once.
+template <typename Done>
+void WaitUntil(Signals* signals, absl::Time deadline, Done done) {
+  while (!done()) {
+    const Signals::News news = signals->Wait(deadline);
+    if (news.what == Signals::News::What::kTimeout) return;
+    if (news.what != Signals::News::What::kSignal) continue;
+    Log(LogLevel::kWarning, "stopped_at_once", {{"signal", news.number}});
+    std::_Exit(128 + news.number);
+  }
+}
+
+// After a signal: health turns, calls are still taken for a while, then those that were taken end.
+void Drain(const ServerConfig& config, Signals* signals, Server* server) {
+  Log(LogLevel::kInfo, "draining", {{"open_calls", server->open_calls()}});
+  server->Leave();
+  WaitUntil(signals, absl::Now() + config.drain_delay, [&] { return server->device_lost(); });
+  server->Drain();
+  WaitUntil(signals, absl::Now() + config.drain_timeout,
+            [&] { return server->open_calls() == 0 || server->device_lost(); });
+  if (const int left = server->open_calls(); left > 0) {
+    Log(LogLevel::kWarning, "drain_timeout", {{"open_calls", left}});
+  }
+}
+
+int Main(int argc, char** argv) {
+  Signals signals;
+  const absl::StatusOr<ServerConfig> config = ReadServerConfig(argc, argv);
+  if (!config.ok()) {
+    std::fprintf(stderr, "%s\n", std::string(config.status().message()).c_str());
+    return kStartFailedStatus;
+  }
+  ConfigureLog(config->log_level, config->log_format);
+  Log(LogLevel::kInfo, "starting",
+      {{"version", Version()},
+       {"commit", Commit()},
+       {"settings", absl::StrJoin(config->changed, " ")}});
+  absl::StatusOr<std::unique_ptr<Device>> device = OpenDevice(*config);
+  if (!device.ok()) return FailToStart(device.status());
+  // The ports come first: a probe hears that the model is being loaded, and a port in use is told
+  // before minutes of loading.
+  const RealClock clock;
+  absl::StatusOr<std::unique_ptr<Server>> server =
+      Server::Start(*config, &clock, [&signals] { signals.Wake(); });
+  if (!server.ok()) return FailToStart(server.status());
+  absl::StatusOr<ModelToServe> model = LoadToServe(*config, device->get());
+  if (!model.ok()) return FailToStart(model.status());
+  (*server)->Serve(*std::move(model));
+  if (absl::Status told = TellPorts(*config, (*server)->ports()); !told.ok()) {
+    return FailToStart(told);
+  }
+  Signals::News news;
+  while (!(*server)->device_lost() && news.what != Signals::News::What::kSignal) {
+    news = signals.Wait(absl::InfiniteFuture());
+  }
+  if (!(*server)->device_lost()) Drain(*config, &signals, server->get());
+  const bool lost = (*server)->device_lost();
+  if (lost) {
+    WaitUntil(&signals, absl::Now() + kGoodbyeTime, [&] { return (*server)->open_calls() == 0; });
+  }
+  server->reset();
+  Log(LogLevel::kInfo, "stopped");
+  return lost ? kDeviceLostStatus : EXIT_SUCCESS;
+}
+
+}  // namespace
+}  // namespace eddy
+
+int main(int argc, char** argv) { return eddy::Main(argc, argv); }

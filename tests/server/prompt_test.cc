@@ -1,0 +1,65 @@
+// Proves the checks that need the number of prompt tokens, and what is kept of a prompt.
+#include "server/prompt.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/server/convert_fixture.h"
+
+namespace eddy {
+namespace {
+
+TEST_F(ConvertTest, RefusesEmptyAndTooLongPromptsByName) {
+  v1::GenerateRequest empty;
+  EXPECT_EQ(Read(empty)->reason, "PROMPT_EMPTY");
+  empty.set_text("");
+  EXPECT_EQ(Read(empty)->reason, "PROMPT_EMPTY");
+  empty.mutable_token_ids();
+  EXPECT_EQ(Read(empty)->reason, "PROMPT_EMPTY");
+  v1::GenerateRequest request;
+  for (int i = 0; i < 1001; ++i) request.mutable_token_ids()->add_ids(1);
+  const std::optional<Error> error = Read(request);
+  EXPECT_EQ(error->reason, "PROMPT_TOO_LONG");
+  EXPECT_EQ(error->metadata[0].second, "1001");
+  EXPECT_EQ(error->metadata[1].second, "1000");
+  request.set_truncate_prompt_tokens(1000);
+  EXPECT_FALSE(Read(request).has_value());
+}
+
+TEST_F(ConvertTest, RefusesWhatCanNeverFit) {
+  model_.capacity.pages = 2;
+  model_.capacity.rows_per_page = 64;
+  v1::GenerateRequest request;
+  for (int i = 0; i < 100; ++i) request.mutable_token_ids()->add_ids(1);
+  request.mutable_stopping()->set_max_new_tokens(28);
+  EXPECT_FALSE(Read(request).has_value());
+  request.mutable_stopping()->set_max_new_tokens(29);
+  const std::optional<Error> error = Read(request);
+  EXPECT_EQ(error->reason, "NEVER_FITS");
+  EXPECT_EQ(error->metadata,
+            (std::vector<std::pair<std::string, std::string>>{{"needed", "3"}, {"total", "2"}}));
+  model_.capacity = {.slots = 4};
+  model_.info.max_positions = 128;
+  EXPECT_EQ(Read(request)->reason, "NEVER_FITS");
+}
+
+TEST_F(ConvertTest, EncodesThePromptAndRepeatsItWhenAsked) {
+  base_.mutable_response()->set_prompt_text(true);
+  base_.mutable_response()->set_prompt_token_ids(true);
+  base_.set_truncate_prompt_tokens(3);
+  ASSERT_FALSE(Read(base_).has_value());
+  PromptFacts facts;
+  ASSERT_FALSE(EncodePrompt(model_, &call_.plan, &facts).has_value());
+  EXPECT_EQ(call_.plan.request.prompt, (std::vector<int32_t>{'n', 'c', 'e'}));
+  EXPECT_EQ(facts.prompt_tokens, 3);
+  EXPECT_EQ(facts.truncated_tokens, 1);
+  EXPECT_EQ(facts.first_token, 'n');
+  EXPECT_EQ(*facts.text, "nce");
+  EXPECT_EQ(facts.ids.size(), 3u);
+}
+
+}  // namespace
+}  // namespace eddy
