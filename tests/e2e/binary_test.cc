@@ -1,0 +1,212 @@
+// Proves how the program eddy-server starts and ends: one line and status 2 for what keeps it from
+// starting, the port file, a drain on SIGTERM with status 0, an end at once on the second.
+#include <fcntl.h>
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/check.h"
+#include "eddy/v1/generation.grpc.pb.h"
+#include "tests/engine/model_files.h"
+#include "tests/testing/rpc_details.h"
+
+namespace eddy {
+namespace {
+
+constexpr char kModel[] = "--model_dir=tests/golden/kaczmarz_a";
+constexpr absl::Duration kPatience = absl::Seconds(60);
+
+class Program {
+ public:
+  explicit Program(std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), EDDY_SERVER_BINARY);
+    arguments.push_back(absl::StrCat("--port_file=", dir_ / "ports"));
+    std::vector<char*> argv;
+    for (std::string& argument : arguments) argv.push_back(argument.data());
+    argv.push_back(nullptr);
+    posix_spawn_file_actions_t files;
+    posix_spawn_file_actions_init(&files);
+    const std::string log = dir_ / "log";
+    posix_spawn_file_actions_addopen(&files, STDERR_FILENO, log.c_str(),
+                                     O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    EDDY_CHECK(posix_spawn(&pid_, EDDY_SERVER_BINARY, &files, nullptr, argv.data(), environ) == 0);
+    posix_spawn_file_actions_destroy(&files);
+  }
+  ~Program() {
+    if (!ended_) Send(SIGKILL), Await();
+  }
+
+  void Send(int signal) { kill(pid_, signal); }
+  // The exit status, or 128 + n if signal n ended it.
+  int Await() {
+    int status = 0;
+    EDDY_CHECK(waitpid(pid_, &status, 0) == pid_);
+    ended_ = true;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  }
+  // Waits until it serves.
+  nlohmann::json Ports() {
+    for (const absl::Time late = absl::Now() + kPatience; absl::Now() < late;) {
+      std::ifstream file(dir_ / "ports");
+      if (file) return nlohmann::json::parse(file);
+      std::this_thread::yield();
+    }
+    ADD_FAILURE() << "it does not serve; its log:\n" << Log();
+    return {};
+  }
+  std::string Log() { return ReadFile(dir_ / "log"); }
+  // The lines of an event, or all lines that are no JSON if the event is empty.
+  std::vector<std::string> LogLines(const std::string& event) {
+    std::vector<std::string> lines;
+    std::istringstream log(Log());
+    for (std::string line; std::getline(log, line);) {
+      const nlohmann::json json = nlohmann::json::parse(line, nullptr, false);
+      const std::string its = json.is_discarded() ? "" : json.value("event", "");
+      if (its == event) lines.push_back(line);
+    }
+    return lines;
+  }
+  void AwaitLog(const std::string& event) {
+    for (const absl::Time late = absl::Now() + kPatience; absl::Now() < late;) {
+      if (!LogLines(event).empty()) return;
+      std::this_thread::yield();
+    }
+    ADD_FAILURE() << "no " << event << " in its log:\n" << Log();
+  }
+
+ private:
+  const TempDir dir_;
+  pid_t pid_ = 0;
+  bool ended_ = false;
+};
+
+std::vector<std::string> Arguments(const std::vector<std::string>& more = {}) {
+  std::vector<std::string> all = {kModel, "--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0"};
+  all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
+
+// It ends with status 2 and one line of an error that has `words` in it.
+void ExpectRefusal(Program* program, const std::string& words) {
+  EXPECT_EQ(program->Await(), 2);
+  std::vector<std::string> lines = program->LogLines("start_failed");
+  const std::vector<std::string> plain = program->LogLines("");
+  lines.insert(lines.end(), plain.begin(), plain.end());
+  ASSERT_EQ(lines.size(), 1u) << program->Log();
+  EXPECT_NE(lines[0].find(words), std::string::npos) << lines[0];
+}
+
+std::unique_ptr<v1::GenerationService::Stub> StubOf(const nlohmann::json& ports) {
+  return v1::GenerationService::NewStub(grpc::CreateChannel(
+      absl::StrCat("127.0.0.1:", ports.value("listen", 0)), grpc::InsecureChannelCredentials()));
+}
+
+v1::GenerateRequest LongRequest() {
+  v1::GenerateRequest request;
+  request.mutable_token_ids()->add_ids(1);
+  request.mutable_stopping()->set_ignore_eos(true);
+  request.mutable_stopping()->set_max_new_tokens(1000000);
+  return request;
+}
+
+TEST(Binary, RefusesUnknownAndWrongFlags) {
+  Program unknown(Arguments({"--no_such_flag=1"}));
+  ExpectRefusal(&unknown, "no_such_flag");
+  Program wrong(Arguments({"--memory_fraction=7"}));
+  ExpectRefusal(&wrong, "memory_fraction");
+}
+
+TEST(Binary, RefusesAModelThatCannotBeRead) {
+  const TempDir empty;
+  Program nothing(
+      {absl::StrCat("--model_dir=", empty.path()), "--listen=127.0.0.1:0", "--metrics_listen="});
+  ExpectRefusal(&nothing, "config.json");
+}
+
+TEST(Binary, RefusesPortsThatAreTaken) {
+  Program first(Arguments());
+  const nlohmann::json ports = first.Ports();
+  const int listen = ports.value("listen", 0), metrics = ports.value("metrics_listen", 0);
+  EXPECT_GT(listen, 0);
+  EXPECT_GT(metrics, 0);
+  Program second({kModel, absl::StrCat("--listen=127.0.0.1:", listen), "--metrics_listen="});
+  ExpectRefusal(&second, absl::StrCat("127.0.0.1:", listen));
+  Program third(
+      {kModel, "--listen=127.0.0.1:0", absl::StrCat("--metrics_listen=127.0.0.1:", metrics)});
+  ExpectRefusal(&third, absl::StrCat("127.0.0.1:", metrics));
+}
+
+TEST(Binary, DrainsOnATermSignalAndEndsWithStatusZero) {
+  Program program(Arguments({"--drain_delay=0s", "--max_new_tokens=1000000"}));
+  auto stub = StubOf(program.Ports());
+  v1::GenerateRequest request = LongRequest();
+  request.mutable_stopping()->set_max_new_tokens(2000);
+  grpc::ClientContext context;
+  auto reader = stub->GenerateStream(&context, request);
+  v1::GenerateResponse message;
+  ASSERT_TRUE(reader->Read(&message));
+  program.Send(SIGTERM);
+  int tokens = static_cast<int>(message.outputs(0).num_tokens());
+  while (reader->Read(&message)) tokens += static_cast<int>(message.outputs(0).num_tokens());
+  EXPECT_TRUE(reader->Finish().ok());
+  EXPECT_EQ(tokens, 2000);
+  EXPECT_EQ(program.Await(), 0);
+  EXPECT_EQ(program.LogLines("stopped").size(), 1u);
+}
+
+TEST(Binary, CutsOffWhatDoesNotEndInTimeAndStillEndsWithStatusZero) {
+  Program program(
+      Arguments({"--drain_delay=0s", "--drain_timeout=100ms", "--max_new_tokens=1000000"}));
+  auto stub = StubOf(program.Ports());
+  grpc::ClientContext context;
+  auto reader = stub->GenerateStream(&context, LongRequest());
+  v1::GenerateResponse message;
+  ASSERT_TRUE(reader->Read(&message));
+  program.Send(SIGTERM);
+  while (reader->Read(&message)) {
+  }
+  const grpc::Status status = reader->Finish();
+  EXPECT_EQ(status.error_code(), grpc::UNAVAILABLE);
+  EXPECT_EQ(ReasonOf(status), "DRAIN_TIMEOUT");
+  EXPECT_EQ(program.Await(), 0);
+  EXPECT_EQ(program.LogLines("drain_timeout").size(), 1u);
+}
+
+TEST(Binary, EndsAtOnceOnTheSecondSignal) {
+  Program program(Arguments({"--drain_delay=1h"}));
+  program.Ports();
+  program.Send(SIGTERM);
+  program.AwaitLog("draining");
+  program.Send(SIGINT);
+  EXPECT_EQ(program.Await(), 128 + SIGINT);
+}
+
+TEST(Binary, NeverLogsPromptsTextOrMetadata) {
+  Program program(Arguments({"--drain_delay=0s", "--log_level=debug"}));
+  auto stub = StubOf(program.Ports());
+  grpc::ClientContext context;
+  context.AddMetadata("authorization", "Bearer very-secret");
+  v1::GenerateRequest request;
+  request.set_text("the secret prompt");
+  v1::GenerateResponse response;
+  stub->Generate(&context, request, &response);
+  program.Send(SIGTERM);
+  program.Await();
+  EXPECT_EQ(program.LogLines("call_end").size(), 1u);
+  EXPECT_EQ(program.Log().find("secret"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace eddy
