@@ -5,11 +5,12 @@
 #   deploy/run.sh "Once upon a time"      one story, then the server is stopped
 #   deploy/run.sh --serve                 keeps it running on 127.0.0.1:50051, with example calls
 #
-# EDDY_MODEL_DIR picks another model; further arguments after the prompt go to `eddy generate`.
+# The story begins with the prompt. EDDY_MODEL_DIR picks another model; further arguments after the
+# prompt go to `eddy generate`.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(dirname "$here")
-usage() { sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2; }
+usage() { sed -n '2,10s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2; }
 
 serve=false
 case "${1:-}" in
@@ -78,6 +79,6 @@ EOF
 fi
 prompt=$1
 shift
+printf '%s' "$prompt"
 "$bin/eddy" --target="127.0.0.1:$port" generate --prompt="$prompt" \
   --max_new_tokens=300 --temperature=0.8 --top_p=0.95 --timeout=120s "$@"
-echo >&2
