@@ -45,5 +45,6 @@ function(eddy_test)
   add_executable(${ARG_NAME}_test ${ARG_SRCS})
   target_link_libraries(${ARG_NAME}_test PRIVATE eddy_options ${ARG_DEPS} GTest::gmock_main)
   add_test(NAME ${ARG_NAME} COMMAND ${ARG_NAME}_test WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
-  set_tests_properties(${ARG_NAME} PROPERTIES TIMEOUT ${ARG_TIMEOUT})
+  set_tests_properties(${ARG_NAME} PROPERTIES TIMEOUT ${ARG_TIMEOUT}
+                       ENVIRONMENT "TSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/tests/tsan.supp")
 endfunction()

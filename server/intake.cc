@@ -43,11 +43,10 @@ void Intake::Run() {
       if (items_.empty()) return;
       item = std::move(items_.front());
       items_.pop_front();
+      --load_.jobs;
+      load_.tokens -= item.tokens;
     }
     item.job();
-    MutexLock lock(&mu_);
-    --load_.jobs;
-    load_.tokens -= item.tokens;
   }
 }
 
