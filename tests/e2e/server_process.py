@@ -52,6 +52,15 @@ class ServerProcess:
             time.sleep(0.02)
         raise RuntimeError(f"no ports after {START_SECONDS} s: {self.log()}")
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def resident_bytes(self) -> int:
+        """Memory that the server holds now."""
+        pages = pathlib.Path(f"/proc/{self.pid}/statm").read_text().split()[1]
+        return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
     def log(self) -> str:
         return pathlib.Path(self.log_path).read_text()[-4000:]
 
