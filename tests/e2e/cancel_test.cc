@@ -181,7 +181,9 @@ TEST(SlowReader, IsCutWhenAWriteIsStuckForStallTimeout) {
   });
   SilentClient silent(&server);
   ExpectHealthy(&server);  // waits for the only slot, so that all 8000 tokens were generated
+  // The server may close a call later than its client reads the answer.
   while (server.server().open_calls() > 1) std::this_thread::yield();
+  EXPECT_EQ(server.server().open_calls(), 1);
   server.clock().Advance(absl::Seconds(31));
   while (server.server().open_calls() > 0) std::this_thread::yield();
   v1::GenerateResponse message;
