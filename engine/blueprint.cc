@@ -26,7 +26,6 @@ Blueprint MakeBlueprint(ModelConfig config, const DeviceTraits& traits) {
   Blueprint blueprint;
   for (const Block& block : config.blocks) {
     LayerNeeds needs = FindLayerType(block.spec.type)->needs(block.spec, traits);
-    EDDY_CHECK(needs.kv.empty());  // no layer type attends yet
     blueprint.weights.push_back({.fields = needs.weights, .names = block.names});
     blueprint.needs.push_back(std::move(needs));
   }

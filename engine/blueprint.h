@@ -17,7 +17,7 @@ struct Blueprint {
 };
 
 // The last group is embedding.weight, final_norm.weight and, unless tied, head.weight.
-// REQUIRES: CheckModelConfig(config).
+// REQUIRES: CheckModelConfig(config), and FitToFiles if there are files.
 Blueprint MakeBlueprint(ModelConfig config, const DeviceTraits& traits);
 
 }  // namespace eddy

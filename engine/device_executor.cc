@@ -20,6 +20,16 @@ TokenReport ReportOf(SampleResult& result) {
           .top = std::move(result.top)};
 }
 
+// Of the sequences that get rows. A lease that is a ring is as long as any can be, so it is the
+// longest of its step, and its line in the step is read modulo its own length.
+int LongestLease(const BatchPlan& plan) {
+  size_t longest = 0;
+  for (const BatchPlan::Entry& entry : plan.entries) {
+    longest = std::max(longest, entry.sequence->pages->pages().size());
+  }
+  return static_cast<int>(longest);
+}
+
 }  // namespace
 
 absl::StatusOr<StepResult> DeviceExecutor::Run(const BatchPlan& plan) {
@@ -39,16 +49,18 @@ absl::Status DeviceExecutor::Finish() {
 
 void DeviceExecutor::Fill(const Sequence& sequence) {
   const Checkpoint* const start = sequence.request.start.get();
+  parts_.kv.Poison(sequence.pages->pages());
   if (start == nullptr) return parts_.records.Fill(sequence.slot->index());
   // Whoever brought the checkpoint has compared it with the model.
   EDDY_CHECK(start->model_hash == parts_.model_hash);
   parts_.records.Fill(sequence.slot->index(), start->record);
+  parts_.kv.Fill(sequence.pages->pages(), start->position, start->kv);
 }
 
 absl::Status DeviceExecutor::Save(const std::vector<Sequence*>& done, StepResult* result) {
-  parts_.steps.Clear();
+  parts_.steps.Clear(/*max_pages=*/0);
   for (const Sequence* sequence : done) {
-    parts_.steps.Add(sequence->slot->index(), sequence->position(), {});
+    parts_.steps.Add(sequence->slot->index(), sequence->position(), /*tokens=*/{}, /*pages=*/{});
   }
   parts_.model.Flush(parts_.steps.Upload(/*single_row_sequences=*/0));
   for (const Sequence* sequence : done) {
@@ -58,6 +70,9 @@ absl::Status DeviceExecutor::Save(const std::vector<Sequence*>& done, StepResult
     checkpoint->unfed.assign(sequence->tokens.begin() + sequence->consumed, sequence->tokens.end());
     checkpoint->record.resize(static_cast<size_t>(parts_.records.layout().persistent_bytes()));
     parts_.records.Save(sequence->slot->index(), checkpoint->record);
+    const int64_t kv_bytes = parts_.kv.layout().checkpoint_bytes(checkpoint->position);
+    checkpoint->kv.resize(static_cast<size_t>(kv_bytes));
+    parts_.kv.Save(sequence->pages->pages(), checkpoint->position, checkpoint->kv);
     result->saved.push_back(std::move(checkpoint));
   }
   // The step arrays are used again, and the copies are to be on the host.
@@ -68,7 +83,7 @@ absl::Status DeviceExecutor::Feed(const BatchPlan& plan, StepResult* result) {
   rows_.clear();
   wanted_.clear();
   samples_.clear();
-  parts_.steps.Clear();
+  parts_.steps.Clear(LongestLease(plan));
   int first_row = 0;
   for (size_t i = 0; i < plan.entries.size(); ++i) {
     const BatchPlan::Entry& entry = plan.entries[i];
@@ -76,7 +91,8 @@ absl::Status DeviceExecutor::Feed(const BatchPlan& plan, StepResult* result) {
     parts_.steps.Add(
         sequence.slot->index(), sequence.position(),
         std::span(sequence.tokens)
-            .subspan(static_cast<size_t>(sequence.consumed), static_cast<size_t>(entry.rows)));
+            .subspan(static_cast<size_t>(sequence.consumed), static_cast<size_t>(entry.rows)),
+        sequence.pages->pages());
     WantRowsOf(entry, i, first_row);
     first_row += entry.rows;
   }
@@ -144,9 +160,9 @@ absl::Status DeviceExecutor::Report(const BatchPlan& plan, StepResult* result) {
     EntryResult& entry = result->entries[wanted_[i].entry];
     if (entry.not_finite || entry.barred) continue;
     if (!results_[i].finite) {
-      const int32_t slot = plan.entries[wanted_[i].entry].sequence->slot->index();
       entry = {};
-      EDDY_ASSIGN_OR_RETURN(entry.not_finite, Diagnose(slot, wanted_[i].position));
+      EDDY_ASSIGN_OR_RETURN(entry.not_finite,
+                            Diagnose(plan.entries[wanted_[i].entry], wanted_[i].position));
       continue;
     }
     if (wanted_[i].use == Wanted::kSampled && results_[i].token < 0) {
@@ -169,12 +185,19 @@ absl::Status DeviceExecutor::Report(const BatchPlan& plan, StepResult* result) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<NotFinite> DeviceExecutor::Diagnose(int32_t slot, int64_t position) {
-  parts_.steps.Clear();
-  parts_.steps.Add(slot, position, {});
+absl::StatusOr<NotFinite> DeviceExecutor::Diagnose(const BatchPlan::Entry& entry,
+                                                   int64_t position) {
+  const Sequence& sequence = *entry.sequence;
+  const int32_t slot = sequence.slot->index();
+  parts_.steps.Clear(/*max_pages=*/0);
+  parts_.steps.Add(slot, position, /*tokens=*/{}, /*pages=*/{});
   parts_.model.Flush(parts_.steps.Upload(/*single_row_sequences=*/0));
-  EDDY_ASSIGN_OR_RETURN(const std::optional<RecordField> field,
-                        parts_.records.FirstNotFinite(slot));
+  EDDY_ASSIGN_OR_RETURN(std::optional<RecordField> field, parts_.records.FirstNotFinite(slot));
+  EDDY_ASSIGN_OR_RETURN(
+      std::optional<RecordField> in_pages,
+      parts_.kv.FirstNotFinite(sequence.pages->pages(), sequence.position() + entry.rows));
+  // The earliest layer is the one in which it began.
+  if (!field || (in_pages && in_pages->layer < field->layer)) field = std::move(in_pages);
   NotFinite found = {.position = position};
   if (field) {
     found.layer = field->layer;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "engine/executor.h"
+#include "engine/kv_pages.h"
 #include "engine/model.h"
 #include "engine/records.h"
 #include "engine/step_buffers.h"
@@ -23,6 +24,7 @@ class DeviceExecutor : public Executor {
     Device* device = nullptr;
     Model model;
     Records records;
+    KvPages kv;
     StepBuffers steps;
     Buffer logits = {};  // [kLogitRows, vocab] fp32
     int64_t vocab = 0;
@@ -48,7 +50,7 @@ class DeviceExecutor : public Executor {
   void Want(int row, const Wanted& wanted, const SampleRow& sample);
   void RunHead(TensorView x);
   absl::Status Report(const BatchPlan& plan, StepResult* result);
-  absl::StatusOr<NotFinite> Diagnose(int32_t slot, int64_t position);
+  absl::StatusOr<NotFinite> Diagnose(const BatchPlan::Entry& entry, int64_t position);
   absl::Status Finish();  // waits for the device
 
   Parts parts_;

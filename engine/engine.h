@@ -27,6 +27,7 @@ class Engine {
     int slots = 64;
     int pages = 0;
     int rows_per_page = 0;
+    int pages_per_sequence = 0;                   // these three as in PageSizes
     int max_rows_per_step = 512;                  // more than slots
     int max_waiting = 256;                        // requests without a slot
     int64_t max_waiting_prompt_tokens = 1 << 20;  // of their prompts; at least the longest prompt

@@ -88,4 +88,20 @@ bool ConvertFloats(FloatFormat format, std::span<const std::byte> from, DType dt
   return false;
 }
 
+bool AllFinite(DType dtype, std::span<const std::byte> from) {
+  const auto n = from.size() / static_cast<size_t>(SizeOf(dtype));
+  for (size_t i = 0; i < n; ++i) {
+    if (dtype == DType::kF32) {
+      float value;
+      std::memcpy(&value, from.data() + 4 * i, 4);
+      if (!std::isfinite(value)) return false;
+    } else if (dtype == DType::kBF16) {
+      uint16_t bits;
+      std::memcpy(&bits, from.data() + 2 * i, 2);
+      if (!std::isfinite(FromBF16(bits))) return false;
+    }
+  }
+  return true;
+}
+
 }  // namespace eddy

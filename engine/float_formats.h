@@ -32,4 +32,8 @@ uint16_t ToBF16(float value);
 bool ConvertFloats(FloatFormat format, std::span<const std::byte> from, DType dtype,
                    std::span<std::byte> to);
 
+// Whether no element of `from`, which need not be aligned, is NaN or infinite; whole numbers are
+// finite.
+bool AllFinite(DType dtype, std::span<const std::byte> from);
+
 }  // namespace eddy

@@ -36,12 +36,56 @@ class Watch {
   std::optional<std::string> twice_;
 };
 
+constexpr std::string_view kInfinity = "Infinity";
+constexpr std::string_view kInfinityObject = "{\"__float__\": \"Infinity\"}";
+
+bool IsWordCharacter(char c) {
+  return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || c == '_';
+}
+
+// The text with an object in the place of each bare Infinity: of exactly this word, and outside of
+// strings. Where no value may stand, or behind a sign, the object is as wrong as the word was.
+std::string WithoutBareInfinity(std::string_view text) {
+  std::string clean;
+  bool in_string = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_string && c == '\\' && i + 1 < text.size()) {
+      clean += c;
+      clean += text[++i];
+      continue;
+    }
+    if (c == '"') in_string = !in_string;
+    const size_t end = i + kInfinity.size();
+    const bool word = !in_string && text.compare(i, kInfinity.size(), kInfinity) == 0 &&
+                      (i == 0 || !IsWordCharacter(text[i - 1])) &&
+                      (end == text.size() || !IsWordCharacter(text[end]));
+    if (word) {
+      clean += kInfinityObject;
+      i = end - 1;
+    } else {
+      clean += c;
+    }
+  }
+  return clean;
+}
+
 }  // namespace
+
+bool IsInfinity(const nlohmann::json& value) {
+  return value.is_object() && value.size() == 1 && value.contains("__float__") &&
+         value.at("__float__") == "Infinity";
+}
 
 absl::StatusOr<nlohmann::json> ParseJson(std::string_view text, const std::string& file) {
   if (static_cast<int64_t>(text.size()) > kMaxJsonBytes) {
     return absl::InvalidArgumentError(
         absl::StrCat(file, ": is ", text.size(), " bytes long, at most ", kMaxJsonBytes));
+  }
+  std::string clean;
+  if (text.find(kInfinity) != std::string_view::npos) {
+    clean = WithoutBareInfinity(text);
+    text = clean;
   }
   Watch watch;
   nlohmann::json value =

@@ -12,8 +12,12 @@ namespace eddy {
 inline constexpr int64_t kMaxJsonBytes = 16 << 20;
 inline constexpr int kMaxJsonDepth = 32;
 
-// InvalidArgument, naming `file`, for text that is not JSON, is longer or deeper than the bounds
-// above, or gives one key of an object twice. Any thread.
+// JSON has no infinity. Some writers put {"__float__": "Infinity"} for it, others the bare word,
+// which ParseJson reads as that object.
+bool IsInfinity(const nlohmann::json& value);
+
+// InvalidArgument, naming `file`, for text that is not JSON (but for bare infinities), is longer or
+// deeper than the bounds above, or gives one key of an object twice. Any thread.
 absl::StatusOr<nlohmann::json> ParseJson(std::string_view text, const std::string& file);
 
 // The text of a file that should be JSON. NotFound if it cannot be opened.

@@ -75,16 +75,74 @@ std::optional<int64_t> KeyReader::IntOrNull(const char* key, IntRule rule) {
   return value->get<int64_t>();
 }
 
+std::variant<int64_t, std::string> KeyReader::IntOrWord(const char* key, IntRule rule,
+                                                        std::initializer_list<const char*> words,
+                                                        const char* absent) {
+  const auto it = object_.find(key);
+  if (it != object_.end() && it->is_number()) return Int(key, rule);
+  return Word(key, words, absent);
+}
+
+Interval KeyReader::Range(const char* key, RealRule rule, Interval absent) {
+  const nlohmann::json* const value = Take(key);
+  if (value == nullptr) return absent;
+  const auto within = [&](const nlohmann::json& number) {
+    return number.is_number() && number.get<double>() >= rule.min &&
+           number.get<double>() <= rule.max;
+  };
+  const auto unbounded = [](const nlohmann::json& end) { return end.is_null() || IsInfinity(end); };
+  const bool good = value->is_array() && value->size() == 2 && within(value->at(0)) &&
+                    (unbounded(value->at(1)) || within(value->at(1)));
+  if (!good) {
+    Refuse(key, absl::StrCat("must be a list of two numbers from ", Bounds(rule.min, rule.max),
+                             ", or null as the second"));
+    return absent;
+  }
+  Interval interval = {.min = value->at(0).get<double>()};
+  if (!unbounded(value->at(1))) interval.max = value->at(1).get<double>();
+  if (interval.max && *interval.max < interval.min) {
+    Refuse(key, "the second number must not be below the first");
+    return absent;
+  }
+  return interval;
+}
+
+std::optional<std::array<double, 2>> KeyReader::PairOrNull(const char* key, RealRule rule) {
+  const nlohmann::json* const value = TakeRequired(key, true);
+  if (value == nullptr || value->is_null()) return std::nullopt;
+  const auto within = [&](const nlohmann::json& number) {
+    return number.is_number() && number.get<double>() >= rule.min &&
+           number.get<double>() <= rule.max;
+  };
+  if (value->is_array() && value->size() == 2 && within(value->at(0)) && within(value->at(1)) &&
+      value->at(0).get<double>() < value->at(1).get<double>()) {
+    return std::array{value->at(0).get<double>(), value->at(1).get<double>()};
+  }
+  Refuse(key, absl::StrCat("must be null or a list of two numbers from ",
+                           Bounds(rule.min, rule.max), ", the first below the second"));
+  return std::nullopt;
+}
+
 std::vector<int64_t> KeyReader::Ints(const char* key, IntRule rule) {
-  constexpr size_t kMost = 64;
+  constexpr int64_t kMost = 64;
   const nlohmann::json* const value = TakeRequired(key, !rule.absent);
   if (value == nullptr) return {rule.absent.value_or(rule.min)};
   if (value->is_null()) return {};
   if (!value->is_array()) {
     return IsInt(key, *value, rule) ? std::vector{value->get<int64_t>()} : std::vector<int64_t>();
   }
-  if (value->size() > kMost) {
-    Fail(absl::StrCat(path_, key, " has ", value->size(), " entries, at most ", kMost));
+  return IntList(key, rule, kMost);
+}
+
+std::vector<int64_t> KeyReader::IntList(const char* key, IntRule rule, int64_t most) {
+  const nlohmann::json* const value = TakeRequired(key, true);
+  if (value == nullptr) return {};
+  if (!value->is_array()) {
+    Refuse(key, "must be a list of whole numbers");
+    return {};
+  }
+  if (static_cast<int64_t>(value->size()) > most) {
+    Fail(absl::StrCat(path_, key, " has ", value->size(), " entries, at most ", most));
     return {};
   }
   std::vector<int64_t> all;
@@ -166,6 +224,11 @@ void KeyReader::IgnorePrefix(std::string_view prefix) {
 bool KeyReader::Has(const char* key) const {
   const auto it = object_.find(key);
   return it != object_.end() && !it->is_null();
+}
+
+bool KeyReader::IsList(const char* key) const {
+  const auto it = object_.find(key);
+  return it != object_.end() && it->is_array();
 }
 
 void KeyReader::RequireNull(const char* key) {

@@ -1,6 +1,7 @@
 // Reads one JSON object strictly: every key is read, ignored by name, or an error.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <initializer_list>
 #include <memory>
@@ -8,6 +9,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -23,6 +25,11 @@ struct IntRule {
 struct RealRule {
   double min = 0, max = 0;
   std::optional<double> absent = {};
+};
+
+struct Interval {
+  double min = 0;
+  std::optional<double> max = {};
 };
 
 // The first fault is kept, and a faulty key reads as a value within its rule; so a caller reads all
@@ -43,15 +50,27 @@ class KeyReader {
   // Null is nothing. An absent key is the rule's `absent`, or else nothing.
   std::optional<int64_t> IntOrNull(const char* key, IntRule rule);
   std::optional<double> RealOrNull(const char* key, RealRule rule);
+  // A number or one of the words; an absent key is the word `absent`.
+  std::variant<int64_t, std::string> IntOrWord(const char* key, IntRule rule,
+                                               std::initializer_list<const char*> words,
+                                               const char* absent);
+  // A list of two numbers, the second of which may be null or infinite (json_text.h): no upper
+  // bound.
+  Interval Range(const char* key, RealRule rule, Interval absent);
+  // A list of two numbers, the first below the second, or null; required.
+  std::optional<std::array<double, 2>> PairOrNull(const char* key, RealRule rule);
   // An id, a list of ids or null.
   std::vector<int64_t> Ints(const char* key, IntRule rule);
+  // A list, required, of at most so many.
+  std::vector<int64_t> IntList(const char* key, IntRule rule, int64_t most);
 
   // Refuses any value but `wanted`; absent counts as `wanted`.
   void MustBe(const char* key, const nlohmann::json& wanted, std::string_view reason);
   void Ignore(std::initializer_list<const char*> keys);
   void IgnorePrefix(std::string_view prefix);
 
-  bool Has(const char* key) const;                                // and it is not null
+  bool Has(const char* key) const;  // and it is not null
+  bool IsList(const char* key) const;
   void RequireNull(const char* key);                              // the key must be there, and null
   KeyReader Object(const char* key);                              // required
   std::vector<KeyReader> Objects(const char* key, int64_t most);  // required, not empty

@@ -26,7 +26,7 @@ int64_t ScratchBytes(const Blueprint& blueprint, int rows) {
   return most;
 }
 
-MemoryNeeds NeedsOf(const Blueprint& blueprint, const WeightPlan& plan,
+MemoryNeeds NeedsOf(const Blueprint& blueprint, const WeightPlan& plan, const KvLayout& kv,
                     const DeviceTraits& traits) {
   const StateLayout layout(blueprint.needs);
   // The scratch of many rows is bounded by its slope from none to one.
@@ -40,8 +40,11 @@ MemoryNeeds NeedsOf(const Blueprint& blueprint, const WeightPlan& plan,
           // The fresh record is one more.
           .fixed = ScratchBytes(blueprint, 0) + logits + layout.record_bytes(),
           .per_row = scratch_per_row + blueprint.ends.d_model * SizeOf(traits.activations) +
-                     StepBuffers::Bytes(1, 0),
-          .per_sequence = StepBuffers::Bytes(0, 1)};
+                     StepBuffers::Bytes({.rows = 1}),
+          .per_sequence = StepBuffers::Bytes({.sequences = 1}),
+          .page = kv.page_bytes(),
+          .kv_window = kv.window(),
+          .max_positions = blueprint.config.max_positions};
 }
 
 void LogCapacity(const LoadOptions& options, const Capacity& capacity, const MemoryNeeds& needs,
@@ -56,16 +59,20 @@ void LogCapacity(const LoadOptions& options, const Capacity& capacity, const Mem
        {"weight_bytes", capacity.weight_bytes},
        {"workspace_bytes", capacity.workspace_bytes},
        {"record_bytes", needs.record},
-       {"state_bytes", capacity.state_bytes}});
+       {"state_bytes", capacity.state_bytes},
+       {"pages", capacity.pages},
+       {"rows_per_page", capacity.rows_per_page},
+       {"pages_per_sequence", capacity.pages_per_sequence},
+       {"kv_bytes", capacity.kv_bytes}});
 }
 
 absl::Status NoMemory(const std::string& what) {
   return absl::ResourceExhaustedError(absl::StrCat("no memory for ", what));
 }
 
-// Layers and ends, with views of weights and records.
+// Layers and ends, with views of weights, records and pages.
 absl::StatusOr<Model> MakeModel(const Blueprint& blueprint, Weights weights, const Records& records,
-                                const Capacity& capacity, Device* device) {
+                                const KvPages& kv, const Capacity& capacity, Device* device) {
   const int rows = capacity.max_rows_per_step;
   const DType activations = device->traits().activations;
   Model::Memory memory;
@@ -80,8 +87,12 @@ absl::StatusOr<Model> MakeModel(const Blueprint& blueprint, Weights weights, con
     for (size_t f = 0; f < blueprint.needs[i].state.size(); ++f) {
       state.push_back(records.View(i, f));
     }
-    const LayerParts parts = {
-        .weights = weights.groups[i], .state = state, .scratch = memory.scratch.data()};
+    std::vector<FieldView> pages;
+    for (size_t f = 0; f < blueprint.needs[i].kv.size(); ++f) pages.push_back(kv.View(i, f));
+    const LayerParts parts = {.weights = weights.groups[i],
+                              .state = state,
+                              .kv = pages,
+                              .scratch = memory.scratch.data()};
     layers.push_back(device->Make(*FindLayerType(spec.type), spec, parts));
     if (layers.back() == nullptr) {
       return absl::FailedPreconditionError(absl::StrCat(
@@ -114,7 +125,7 @@ std::vector<std::pair<std::string, int>> MixersOf(const ModelConfig& config) {
 }
 
 ModelInfo InfoOf(const LoadOptions& options, const Blueprint& blueprint, const WeightPlan& plan,
-                 const DeviceTraits& traits) {
+                 const KvLayout& kv, const DeviceTraits& traits) {
   const ModelConfig& config = blueprint.config;
   ModelInfo info;
   info.model_type = config.model_type;
@@ -127,6 +138,7 @@ ModelInfo InfoOf(const LoadOptions& options, const Blueprint& blueprint, const W
   info.weight_type = traits.matrices == DType::kBF16 ? "bfloat16" : "float32";
   info.state_type = "float32";
   info.record_bytes = StateLayout(blueprint.needs).record_bytes();
+  info.kv_bytes_per_token = kv.bytes_per_token();
   info.max_positions = config.max_positions;
   info.layout_fingerprint = LayoutFingerprint(blueprint.needs);
   info.tokenizer_kind = config.tokenizer_kind;
@@ -153,32 +165,44 @@ absl::StatusOr<Sha256::Digest> Fingerprint(const std::string& model_dir,
 absl::StatusOr<LoadedModel> LoadModel(const LoadOptions& options, Device* device) {
   const DeviceTraits traits = device->traits();
   EDDY_ASSIGN_OR_RETURN(ModelConfig config, ReadModelConfig(options.model_dir));
-  const Blueprint blueprint = MakeBlueprint(std::move(config), traits);
   EDDY_ASSIGN_OR_RETURN(const TensorFiles files, TensorFiles::Open(options.model_dir));
+  FitToFiles(files, &config);
+  const Blueprint blueprint = MakeBlueprint(std::move(config), traits);
   EDDY_ASSIGN_OR_RETURN(const WeightPlan plan,
                         PlanWeights(files, blueprint.weights, blueprint.config.unused_tensors));
-  const MemoryNeeds needs = NeedsOf(blueprint, plan, traits);
+  if (options.kv_page_tokens < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("kv_page_tokens is ", options.kv_page_tokens, ", must be at least 1"));
+  }
+  KvLayout kv_layout(blueprint.needs, options.kv_page_tokens);
+  const MemoryNeeds needs = NeedsOf(blueprint, plan, kv_layout, traits);
   const int64_t free_bytes = device->free_bytes();
   EDDY_ASSIGN_OR_RETURN(const Capacity capacity,
                         DivideMemory(options, needs, free_bytes, device->backend()));
   LogCapacity(options, capacity, needs, free_bytes);
 
   EDDY_ASSIGN_OR_RETURN(Weights weights, LoadWeights(plan, device));
-  LoadedModel loaded = {.info = InfoOf(options, blueprint, plan, traits), .capacity = capacity};
+  LoadedModel loaded = {.info = InfoOf(options, blueprint, plan, kv_layout, traits),
+                        .capacity = capacity};
   EDDY_ASSIGN_OR_RETURN(loaded.info.fingerprint, Fingerprint(options.model_dir, weights.digest));
 
-  const std::vector<std::byte> fresh = MakeFreshRecord(
-      device, blueprint.needs, std::span(weights.groups).first(blueprint.needs.size()));
+  EDDY_ASSIGN_OR_RETURN(const std::vector<std::byte> fresh,
+                        MakeFreshRecord(device, blueprint.needs,
+                                        std::span(weights.groups).first(blueprint.needs.size())));
   std::optional<Records> records =
       Records::Allocate(device, blueprint.needs, capacity.slots, fresh);
   if (!records) return NoMemory("the records");
+  std::optional<KvPages> kv = KvPages::Allocate(device, std::move(kv_layout), capacity.pages);
+  if (!kv) return NoMemory("the pages");
   std::optional<StepBuffers> steps =
-      StepBuffers::Allocate(device, capacity.max_rows_per_step, capacity.slots);
+      StepBuffers::Allocate(device, {.rows = capacity.max_rows_per_step,
+                                     .sequences = capacity.slots,
+                                     .pages = capacity.pages_per_sequence});
   Buffer logits =
       device->Allocate(DeviceExecutor::kLogitRows * blueprint.ends.vocab * SizeOf(DType::kF32));
   if (!steps || !logits) return NoMemory("the workspace");
   EDDY_ASSIGN_OR_RETURN(Model model,
-                        MakeModel(blueprint, std::move(weights), *records, capacity, device));
+                        MakeModel(blueprint, std::move(weights), *records, *kv, capacity, device));
   if (const auto error = device->Finish()) return absl::UnavailableError(*error);
 
   uint64_t model_hash = 0;
@@ -187,6 +211,7 @@ absl::StatusOr<LoadedModel> LoadModel(const LoadOptions& options, Device* device
       std::make_unique<DeviceExecutor>(DeviceExecutor::Parts{.device = device,
                                                              .model = std::move(model),
                                                              .records = *std::move(records),
+                                                             .kv = *std::move(kv),
                                                              .steps = *std::move(steps),
                                                              .logits = std::move(logits),
                                                              .vocab = blueprint.ends.vocab,

@@ -12,6 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "engine/executor.h"
+#include "engine/page_pool.h"
 #include "kernels/device.h"
 
 namespace eddy {
@@ -21,7 +22,9 @@ struct LoadOptions {
   int max_sequences = 0;         // 0: what memory gives, at most 1024 (CPU: 16)
   double memory_fraction = 0.9;  // of the device's free memory
   int max_rows_per_step = 0;     // 0: 2048 on CUDA, 256 on the CPU
-  double kv_fraction = 0.5;      // hybrid models
+  // Models with attention layers: the share of what weights and workspace leave that is for pages,
+  // and how many positions a page holds.
+  double kv_fraction = 0.5;
   int kv_page_tokens = 64;
 };
 
@@ -50,11 +53,16 @@ struct ModelInfo {
 // How memory was divided. Logged by LoadModel.
 struct Capacity {
   int slots = 0;  // without the null slot
-  int pages = 0;
+  int pages = 0;  // without the null page
   int rows_per_page = 0;
+  int pages_per_sequence = 0;  // these three as in PageSizes; all 0 without attention layers
   int max_rows_per_step = 0;
   int64_t weight_bytes = 0, state_bytes = 0, kv_bytes = 0, workspace_bytes = 0;
   bool lowered = false;  // fewer slots than max_sequences asked for
+  PageSizes page_sizes() const {
+    return {
+        .pages = pages, .rows_per_page = rows_per_page, .pages_per_sequence = pages_per_sequence};
+  }
 };
 
 struct LoadedModel {

@@ -118,6 +118,14 @@ absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view text, const std::s
   return keys.Status();
 }
 
+void FitToFiles(const TensorFiles& files, ModelConfig* config) {
+  for (const Adapter& adapter : Adapters()) {
+    if (config->model_type == adapter.model_type && adapter.fit != nullptr) {
+      adapter.fit(files, config);
+    }
+  }
+}
+
 absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& model_dir) {
   const std::filesystem::path dir(model_dir);
   const std::string file = dir / "config.json";

@@ -9,18 +9,26 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "engine/tensor_files.h"
 #include "kernels/layer.h"
 
 namespace eddy {
 
 // How the file calls a tensor. `ours` and `theirs` are names or beginnings of names: the rule with
-// the longest `ours` that fits wins, and what follows it is kept. With `rows` > 0 ours is the part
-// [first_row, first_row + rows) of a tensor that holds several of ours one below the other.
+// the longest `ours` that fits wins, the last of equals, and what follows it is kept.
 struct NameRule {
   std::string ours;
   std::string theirs;
+  // > 0: ours is the part [first_row, first_row + rows) of a tensor that holds several of ours one
+  // below the other.
   int64_t first_row = 0;
   int64_t rows = 0;
+  // `repeats` > 1: the tensor holds as many rows for each of `heads` heads, and in ours those of
+  // each head stand so many times, one after the other, before those of the next.
+  int64_t heads = 1;
+  int64_t repeats = 1;
+  // The files have no such tensor: ours is all zero.
+  bool zeros = false;
 };
 
 // One residual block. Its rules are for the names in LayerNeeds::weights ("q.weight").
@@ -70,5 +78,10 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& model_dir);
 // The same for the text of a config.json; `file` is what errors call it. Files beside it are not
 // looked at.
 absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view text, const std::string& file);
+
+// What config.json leaves open is read off the tensors beside it, such as their layout in files of
+// older versions: completes names and parameters, before anything is made of them. Whether all the
+// tensors are there and fit is not asked here.
+void FitToFiles(const TensorFiles& files, ModelConfig* config);
 
 }  // namespace eddy

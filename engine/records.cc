@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "engine/float_formats.h"
 #include "engine/sha256.h"
@@ -28,6 +29,19 @@ void FillConstant(const Field& field, std::byte* to) {
   }
 }
 
+// False if a number is too great for it.
+bool ExpInPlace(const Field& field, std::byte* at) {
+  EDDY_CHECK(field.dtype == DType::kF32);
+  for (int64_t i = 0; i < Elements(field); ++i) {
+    float value;
+    std::memcpy(&value, at + 4 * i, 4);
+    value = std::exp(value);
+    if (!std::isfinite(value)) return false;
+    std::memcpy(at + 4 * i, &value, 4);
+  }
+  return true;
+}
+
 void FillFromWeight(Device* device, const Field& field, const LayerNeeds& layer,
                     std::span<const TensorView> weights, std::byte* to) {
   for (size_t w = 0; w < layer.weights.size(); ++w) {
@@ -37,21 +51,6 @@ void FillFromWeight(Device* device, const Field& field, const LayerNeeds& layer,
     return device->Download({to, static_cast<size_t>(FieldBytes(field))}, weights[w].data);
   }
   EDDY_CHECK(false && "initial_weight names no weight of the layer");
-}
-
-bool AllFinite(const Field& field, const std::byte* from) {
-  for (int64_t i = 0; i < Elements(field); ++i) {
-    if (field.dtype == DType::kF32) {
-      float value;
-      std::memcpy(&value, from + 4 * i, 4);
-      if (!std::isfinite(value)) return false;
-    } else if (field.dtype == DType::kBF16) {
-      uint16_t bits;
-      std::memcpy(&bits, from + 2 * i, 2);
-      if (!std::isfinite(FromBF16(bits))) return false;
-    }
-  }
-  return true;
 }
 
 }  // namespace
@@ -121,26 +120,39 @@ absl::StatusOr<std::optional<RecordField>> Records::FirstNotFinite(int32_t slot)
   for (size_t layer = 0; layer < fields_.size(); ++layer) {
     for (size_t f = 0; f < fields_[layer].size(); ++f) {
       const Field& field = fields_[layer][f];
-      if (field.transient || AllFinite(field, record.data() + layout_.offset(layer, f))) continue;
+      const auto bytes = std::span(record).subspan(static_cast<size_t>(layout_.offset(layer, f)));
+      if (field.transient) continue;
+      if (AllFinite(field.dtype, bytes.first(static_cast<size_t>(FieldBytes(field))))) continue;
       return std::optional(RecordField{.layer = static_cast<int>(layer), .name = field.name});
     }
   }
   return std::optional<RecordField>();
 }
 
-std::vector<std::byte> MakeFreshRecord(Device* device, std::span<const LayerNeeds> layers,
-                                       std::span<const std::vector<TensorView>> weights) {
+absl::StatusOr<std::vector<std::byte>> MakeFreshRecord(
+    Device* device, std::span<const LayerNeeds> layers,
+    std::span<const std::vector<TensorView>> weights) {
   const StateLayout layout(layers);
   std::vector<std::byte> record(static_cast<size_t>(layout.record_bytes()));
+  const auto at = [&](size_t layer, size_t f) { return record.data() + layout.offset(layer, f); };
   for (size_t layer = 0; layer < layers.size(); ++layer) {
     for (size_t f = 0; f < layers[layer].state.size(); ++f) {
       const Field& field = layers[layer].state[f];
-      std::byte* const to = record.data() + layout.offset(layer, f);
       if (field.initial_weight.empty()) {
-        FillConstant(field, to);
+        FillConstant(field, at(layer, f));
       } else {
-        FillFromWeight(device, field, layers[layer], weights[layer], to);
+        FillFromWeight(device, field, layers[layer], weights[layer], at(layer, f));
       }
+    }
+  }
+  if (const auto error = device->Finish()) return absl::UnavailableError(*error);
+  for (size_t layer = 0; layer < layers.size(); ++layer) {
+    for (size_t f = 0; f < layers[layer].state.size(); ++f) {
+      const Field& field = layers[layer].state[f];
+      if (!field.initial_is_log || ExpInPlace(field, at(layer, f))) continue;
+      return absl::InvalidArgumentError(absl::StrCat("block ", layer, ": ", field.initial_weight,
+                                                     " holds a logarithm above 88, too great for ",
+                                                     "the state ", field.name));
     }
   }
   return record;
@@ -159,6 +171,13 @@ std::array<uint8_t, 32> LayoutFingerprint(std::span<const LayerNeeds> layers) {
       hash.AddNumber(static_cast<int64_t>(field.dtype));
       for (int64_t dim : field.shape) hash.AddNumber(dim);
       hash.AddNumber(layout.offset(layer, f));
+    }
+    for (const Field& field : layers[layer].kv) {
+      hash.AddNumber(static_cast<int64_t>(layer));
+      hash.AddText("kv." + field.name);
+      hash.AddNumber(static_cast<int64_t>(field.dtype));
+      for (int64_t dim : field.shape) hash.AddNumber(dim);
+      hash.AddNumber(layers[layer].kv_window);
     }
   }
   hash.AddNumber(layout.persistent_bytes());

@@ -59,11 +59,14 @@ class Records {
 };
 
 // A record with the initial values: constants, or the weights that Field::initial_weight names.
-// `weights` are each layer's, on the device. Waits for the device.
-std::vector<std::byte> MakeFreshRecord(Device* device, std::span<const LayerNeeds> layers,
-                                       std::span<const std::vector<TensorView>> weights);
+// `weights` are each layer's, on the device. Waits for the device. Unavailable with its error;
+// InvalidArgument, naming the weight, where e to the power of it is infinite.
+absl::StatusOr<std::vector<std::byte>> MakeFreshRecord(
+    Device* device, std::span<const LayerNeeds> layers,
+    std::span<const std::vector<TensorView>> weights);
 
-// SHA-256 of everything that gives the persistent part of a record its meaning.
+// SHA-256 of everything that gives the persistent part of a record, and the keys and values beside
+// it, their meaning.
 std::array<uint8_t, 32> LayoutFingerprint(std::span<const LayerNeeds> layers);
 
 }  // namespace eddy

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <iterator>
 #include <utility>
 
@@ -29,6 +30,10 @@ std::vector<int64_t> Trimmed(std::span<const int64_t> shape) {
 bool SameShape(std::span<const int64_t> file, std::span<const int64_t> ours, bool convolution) {
   const std::vector<int64_t> wanted = Trimmed(ours);
   if (Trimmed(file) == wanted) return true;
+  // Vectors may stand among dimensions of one, as Kimi's A_log does: [1, 1, heads, 1].
+  std::vector<int64_t> squeezed(file.begin(), file.end());
+  std::erase(squeezed, 1);
+  if (wanted.size() <= 1 && squeezed == wanted) return true;
   // Depthwise convolutions are stored as [channels, 1, width].
   return convolution && file.size() == 3 && file[1] == 1 &&
          Trimmed(std::vector{file[0], file[2]}) == wanted;
@@ -53,13 +58,16 @@ class Planner {
       return absl::InvalidArgumentError(absl::StrCat(
           files_.name(), ": files of this model_type have no name for the weight ", field.name));
     }
-    const std::string name = rule->theirs + field.name.substr(rule->ours.size());
-    const StoredTensor* const source = files_.Find(name);
-    if (source == nullptr) {
-      missing_.push_back(name);
-      return absl::OkStatus();
+    WeightPlan::Piece piece = {.field = field};
+    if (!rule->zeros) {
+      const std::string name = TheirName(rules, field.name);
+      const StoredTensor* const source = files_.Find(name);
+      if (source == nullptr) {
+        missing_.push_back(name);
+        return absl::OkStatus();
+      }
+      EDDY_ASSIGN_OR_RETURN(piece, PieceOf(*source, field, *rule));
     }
-    EDDY_ASSIGN_OR_RETURN(WeightPlan::Piece piece, PieceOf(*source, field, *rule));
     piece.offset = plan_.bytes;
     plan_.bytes += (FieldBytes(field) + kAlign - 1) / kAlign * kAlign;
     plan_.parameters += piece.elements;
@@ -112,18 +120,22 @@ class Planner {
       stored[0] = rule.rows;
     }
     const bool convolution = absl::StrContains(field.name, "conv");
-    if (!SameShape(stored, field.shape, convolution)) {
+    std::array<int64_t, 4> wanted = field.shape;
+    wanted[0] /= rule.repeats;
+    if (!SameShape(stored, wanted, convolution)) {
       return error(absl::StrCat("has shape ", ShapeText(info.shape), ", config.json makes it ",
-                                ShapeText(Trimmed(field.shape))));
+                                ShapeText(Trimmed(wanted))));
     }
     used_[static_cast<size_t>(&source - files_.tensors().data())] +=
         rule.rows > 0 ? rule.rows : all_rows;
-    const int64_t elements = FieldBytes(field) / SizeOf(field.dtype);
+    const int64_t elements = FieldBytes(field) / SizeOf(field.dtype) / rule.repeats;
     const int64_t row_elements = rule.rows > 0 ? elements / rule.rows : 0;
     return WeightPlan::Piece{.source = &source,
                              .format = *format,
                              .first_element = rule.first_row * row_elements,
                              .elements = elements,
+                             .heads = rule.heads,
+                             .repeats = rule.repeats,
                              .field = field};
   }
 
@@ -139,9 +151,14 @@ const NameRule* RuleFor(std::span<const NameRule> rules, const std::string& ours
   const NameRule* best = nullptr;
   for (const NameRule& rule : rules) {
     if (!absl::StartsWith(ours, rule.ours)) continue;
-    if (best == nullptr || rule.ours.size() > best->ours.size()) best = &rule;
+    if (best == nullptr || rule.ours.size() >= best->ours.size()) best = &rule;
   }
   return best;
+}
+
+std::string TheirName(std::span<const NameRule> rules, const std::string& ours) {
+  const NameRule* const rule = RuleFor(rules, ours);
+  return rule == nullptr ? "" : rule->theirs + ours.substr(rule->ours.size());
 }
 
 absl::StatusOr<WeightPlan> PlanWeights(const TensorFiles& files,

@@ -1,6 +1,7 @@
 #include "engine/weights.h"
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <utility>
 
@@ -21,11 +22,13 @@ constexpr int64_t kProgressBytes = int64_t{1} << 30;
 
 using Pieces = std::vector<const WeightPlan::Piece*>;
 
-// All pieces in the order of their places in the files.
+// All pieces that are in the files, in the order of their places there.
 Pieces InFileOrder(const WeightPlan& plan) {
   Pieces pieces;
   for (const auto& group : plan.groups) {
-    for (const WeightPlan::Piece& piece : group) pieces.push_back(&piece);
+    for (const WeightPlan::Piece& piece : group) {
+      if (piece.source != nullptr) pieces.push_back(&piece);
+    }
   }
   std::sort(pieces.begin(), pieces.end(), [](const auto* a, const auto* b) {
     return std::pair(a->source, a->first_element) < std::pair(b->source, b->first_element);
@@ -48,17 +51,18 @@ absl::Status DeviceError(Device* device) {
   return absl::UnavailableError(absl::StrCat("loading weights: ", *error));
 }
 
-absl::Status Upload(const WeightPlan::Piece& piece, std::byte* to, const Buffer& staging,
-                    Device* device) {
+// `elements` of the source from `first` on.
+absl::Status UploadPart(const WeightPlan::Piece& piece, int64_t first, int64_t elements,
+                        std::byte* to, const Buffer& staging, Device* device) {
   const std::span<const std::byte> bytes =
       piece.source->file->Bytes(*piece.source->info)
-          .subspan(static_cast<size_t>(piece.first_element * SizeOf(piece.format)),
-                   static_cast<size_t>(piece.elements * SizeOf(piece.format)));
+          .subspan(static_cast<size_t>(first * SizeOf(piece.format)),
+                   static_cast<size_t>(elements * SizeOf(piece.format)));
   const int64_t from_size = SizeOf(piece.format);
   const int64_t to_size = SizeOf(piece.field.dtype);
   const int64_t most = kStagingBytes / to_size;
-  for (int64_t at = 0; at < piece.elements; at += most) {
-    const int64_t n = std::min(most, piece.elements - at);
+  for (int64_t at = 0; at < elements; at += most) {
+    const int64_t n = std::min(most, elements - at);
     const std::span<std::byte> staged(static_cast<std::byte*>(staging.data()),
                                       static_cast<size_t>(n * to_size));
     const auto from =
@@ -73,6 +77,35 @@ absl::Status Upload(const WeightPlan::Piece& piece, std::byte* to, const Buffer&
     EDDY_RETURN_IF_ERROR(DeviceError(device));
   }
   return absl::OkStatus();
+}
+
+absl::Status Upload(const WeightPlan::Piece& piece, std::byte* to, const Buffer& staging,
+                    Device* device) {
+  const int64_t part = piece.elements / piece.heads;
+  for (int64_t i = 0; i < piece.heads * piece.repeats; ++i) {
+    const int64_t first = piece.first_element + i / piece.repeats * part;
+    EDDY_RETURN_IF_ERROR(
+        UploadPart(piece, first, part, to + i * part * SizeOf(piece.field.dtype), staging, device));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status UploadZeros(const WeightPlan& plan, std::byte* base, const Buffer& staging,
+                         Device* device) {
+  std::memset(staging.data(), 0, static_cast<size_t>(kStagingBytes));
+  for (const auto& group : plan.groups) {
+    for (const WeightPlan::Piece& piece : group) {
+      if (piece.source != nullptr) continue;
+      const int64_t bytes = FieldBytes(piece.field);
+      for (int64_t at = 0; at < bytes; at += kStagingBytes) {
+        const int64_t n = std::min(kStagingBytes, bytes - at);
+        device->Upload(
+            base + piece.offset + at,
+            std::span(static_cast<const std::byte*>(staging.data()), static_cast<size_t>(n)));
+      }
+    }
+  }
+  return DeviceError(device);
 }
 
 std::vector<std::vector<TensorView>> ViewsOf(const WeightPlan& plan, std::byte* base) {
@@ -99,6 +132,8 @@ absl::StatusOr<Weights> LoadWeights(const WeightPlan& plan, Device* device) {
   }
   auto* const base = static_cast<std::byte*>(weights.memory.data());
   weights.groups = ViewsOf(plan, base);
+
+  EDDY_RETURN_IF_ERROR(UploadZeros(plan, base, staging, device));
 
   const Pieces pieces = InFileOrder(plan);
   std::map<std::string, Sha256::Digest> digests;  // by name

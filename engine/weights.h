@@ -21,17 +21,21 @@ struct WeightGroup {
   std::vector<NameRule> names = {};
 };
 
-// The file's name of `ours`; null if no rule fits.
+// The rule for `ours`; null if none fits.
 const NameRule* RuleFor(std::span<const NameRule> rules, const std::string& ours);
+// What the files call `ours`; empty if no rule fits.
+std::string TheirName(std::span<const NameRule> rules, const std::string& ours);
 
 // Which tensor becomes which weight, all checked but for the numbers themselves. Plain data; refers
 // to the TensorFiles it was made from.
 struct WeightPlan {
   struct Piece {
-    const StoredTensor* source = nullptr;
+    const StoredTensor* source = nullptr;  // null: all zero
     FloatFormat format = FloatFormat::kF32;
     int64_t first_element = 0;  // of the source
-    int64_t elements = 0;
+    int64_t elements = 0;       // of the source
+    int64_t heads = 1;          // as many parts of the source, each of which
+    int64_t repeats = 1;        // becomes so many of the field's, side by side
     Field field = {};
     int64_t offset = 0;  // bytes, from the start of the device's memory for weights
   };

@@ -14,6 +14,15 @@ const LayerSpec::Value& Find(const LayerSpec& spec, std::string_view name) {
   return found->second;
 }
 
+const FieldView* FindField(std::span<const Field> wanted, std::span<const FieldView> given,
+                           std::string_view name) {
+  EDDY_CHECK(wanted.size() == given.size());
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    if (wanted[i].name == name) return &given[i];
+  }
+  return nullptr;
+}
+
 }  // namespace
 
 bool LayerSpec::IsNull(std::string_view name) const {
@@ -56,11 +65,11 @@ const TensorView* FindWeight(const LayerNeeds& needs, const LayerParts& parts,
 
 const FieldView* FindState(const LayerNeeds& needs, const LayerParts& parts,
                            std::string_view name) {
-  EDDY_CHECK(needs.state.size() == parts.state.size());
-  for (size_t i = 0; i < needs.state.size(); ++i) {
-    if (needs.state[i].name == name) return &parts.state[i];
-  }
-  return nullptr;
+  return FindField(needs.state, parts.state, name);
+}
+
+const FieldView* FindKv(const LayerNeeds& needs, const LayerParts& parts, std::string_view name) {
+  return FindField(needs.kv, parts.kv, name);
 }
 
 }  // namespace eddy

@@ -64,9 +64,11 @@ struct Field {
   DType dtype = DType::kF32;
   std::array<int64_t, 4> shape = {1, 1, 1, 1};
   // State only. What a fresh slot holds: `initial_weight` if there is one (OSDN's preconditioner is
-  // learned), else `initial` (a Kalman precision starts at one).
+  // learned), or e to the power of it if it is a logarithm (a learned Kalman precision, which must
+  // be positive), else `initial` (a Kalman precision starts at one).
   float initial = 0.0f;
   std::string initial_weight = {};
+  bool initial_is_log = false;
   // State only. Means nothing after Flush, so a checkpoint leaves it out.
   bool transient = false;
 };
@@ -80,7 +82,10 @@ struct LayerNeeds {
   // end.
   std::vector<Field> weights = {};
   std::vector<Field> state = {};  // per sequence, of fixed size: fields of its record
-  std::vector<Field> kv = {};  // per token: fields of a page, [rows_per_page, shape...]; attention
+  // Per token: fields of a page, [rows_per_page, shape...]; attention. At most three dimensions.
+  std::vector<Field> kv = {};
+  // Rows read no further back than so many positions, themselves included; 0: all of the past.
+  int64_t kv_window = 0;
   // One block, shared by all layers in turn: scratch_bytes + rows of a step *
   // scratch_bytes_per_row.
   int64_t scratch_bytes = 0, scratch_bytes_per_row = 0;
@@ -106,6 +111,7 @@ struct LayerParts {
 const TensorView* FindWeight(const LayerNeeds& needs, const LayerParts& parts,
                              std::string_view name);
 const FieldView* FindState(const LayerNeeds& needs, const LayerParts& parts, std::string_view name);
+const FieldView* FindKv(const LayerNeeds& needs, const LayerParts& parts, std::string_view name);
 
 // A row of the table of layer types.
 struct LayerType {

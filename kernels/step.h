@@ -25,7 +25,11 @@ struct Step {
   const int32_t* row_start = nullptr;  // [sequences + 1]; rows of i: row_start[i] .. row_start[i+1]
   const int32_t* slots = nullptr;      // [sequences]; kNoSlot: padding, no state is read or written
   const int32_t* positions = nullptr;  // [sequences]; tokens of it that came before its first row
-  const int32_t* pages = nullptr;      // [sequences, max_pages]; null if no layer attends
+  // [sequences, max_pages], null if no layer attends: position t of a sequence lies on the page
+  // that entry (t / rows_per_page) % max_pages of its line names; entries beyond its pages are
+  // kNoPage. If it has fewer than max_pages, it never comes to a position that would wrap round;
+  // with all of them they may be a ring (see kernels/rules/attention/attention.h).
+  const int32_t* pages = nullptr;
   int max_pages = 0;
   Stream stream = nullptr;
 };

@@ -13,6 +13,8 @@ struct Adapter {
   const char* model_type;
   // Reads all keys of `keys` but "model_type", and leaves faults in it.
   ModelConfig (*read)(KeyReader& keys);
+  // Part of FitToFiles; null: the config says it all.
+  void (*fit)(const TensorFiles& files, ModelConfig* config) = nullptr;
 };
 
 // The only list of them.
@@ -21,7 +23,17 @@ std::span<const Adapter> Adapters();
 ModelConfig ReadNative(KeyReader& keys);
 ModelConfig ReadDeltaNet(KeyReader& keys);
 ModelConfig ReadGatedDeltaNet(KeyReader& keys);
+ModelConfig ReadGla(KeyReader& keys);
+ModelConfig ReadMamba2(KeyReader& keys);
 ModelConfig ReadKda(KeyReader& keys);
 ModelConfig ReadKaczmarz(KeyReader& keys);
+ModelConfig ReadKalman(KeyReader& keys);
+ModelConfig ReadOsdnDeltaNet(KeyReader& keys);
+ModelConfig ReadOsdnGatedDeltaNet(KeyReader& keys);
+ModelConfig ReadOsdnKda(KeyReader& keys);
+
+void FitKda(const TensorFiles& files, ModelConfig* config);
+void FitOsdn(const TensorFiles& files, ModelConfig* config);
+void FitOsdnKda(const TensorFiles& files, ModelConfig* config);
 
 }  // namespace eddy

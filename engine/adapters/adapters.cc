@@ -9,8 +9,14 @@ std::span<const Adapter> Adapters() {
       Adapter{"eddy", ReadNative},
       Adapter{"delta_net", ReadDeltaNet},
       Adapter{"gated_deltanet", ReadGatedDeltaNet},
-      Adapter{"kda", ReadKda},
+      Adapter{"kda", ReadKda, FitKda},
+      Adapter{"gla", ReadGla},
+      Adapter{"mamba2", ReadMamba2},
       Adapter{"kaczmarz_gated_deltanet", ReadKaczmarz},
+      Adapter{"osla_delta_net", ReadOsdnDeltaNet, FitOsdn},
+      Adapter{"os_gated_deltanet", ReadOsdnGatedDeltaNet, FitOsdn},
+      Adapter{"os_kda", ReadOsdnKda, FitOsdnKda},
+      Adapter{"kalman_linear_attention", ReadKalman},
   };
   return kAdapters;
 }

@@ -15,31 +15,6 @@ int64_t MlpSize(int64_t hidden_size, double hidden_ratio) {
   return (static_cast<int64_t>(two_thirds) + 255) / 256 * 256;
 }
 
-TokenIds ReadTokens(KeyReader& keys, int64_t vocab_size) {
-  const auto rule = [&](std::optional<int64_t> absent) {
-    return IntRule{.min = 0, .max = vocab_size - 1, .absent = absent};
-  };
-  const auto narrow = [](std::optional<int64_t> id) {
-    return id ? std::optional(static_cast<int32_t>(*id)) : std::nullopt;
-  };
-  TokenIds tokens;
-  tokens.bos = narrow(keys.IntOrNull("bos_token_id", rule(1)));
-  for (int64_t id : keys.Ints("eos_token_id", rule(2))) {
-    tokens.eos.push_back(static_cast<int32_t>(id));
-  }
-  tokens.pad = narrow(keys.IntOrNull("pad_token_id", rule({})));
-  return tokens;
-}
-
-// Keys without a part in the function: bookkeeping of the training program and choices among
-// kernels that compute the same.
-void IgnoreFlaKeys(KeyReader& keys) {
-  keys.Ignore({"_name_or_path", "architectures", "attn_mode", "auto_map", "dtype",
-               "initializer_range", "max_position_embeddings", "norm_first", "share_conv_kernel",
-               "torch_dtype", "transformers_version", "use_cache", "use_l2warp"});
-  keys.IgnorePrefix("fuse_");
-}
-
 std::vector<NameRule> DeltaNames(const std::string& layer) {
   const std::string attn = layer + "attn.";
   return {{"norm.", layer + "attn_norm."},
@@ -60,7 +35,10 @@ std::vector<NameRule> DeltaNames(const std::string& layer) {
           {"gate_down.", attn + "g_proj.0."},
           {"gate_up.", attn + "g_proj.1."},
           {"out_norm.", attn + "o_norm."},
-          {"out.", attn + "o_proj."}};
+          {"out.", attn + "o_proj."},
+          {"scale_init", attn + "initial_scale"},
+          {"retention.", attn + "osgm_a_proj."},
+          {"retention_logit", attn + "osgm_gamma_log"}};
 }
 
 std::vector<NameRule> MlpNames(const std::string& layer) {
@@ -72,6 +50,42 @@ std::vector<NameRule> MlpNames(const std::string& layer) {
 
 }  // namespace
 
+TokenIds ReadFlaTokens(KeyReader& keys, int64_t vocab_size, std::optional<int64_t> absent_pad) {
+  const auto rule = [&](std::optional<int64_t> absent) {
+    return IntRule{.min = 0, .max = vocab_size - 1, .absent = absent};
+  };
+  const auto narrow = [](std::optional<int64_t> id) {
+    return id ? std::optional(static_cast<int32_t>(*id)) : std::nullopt;
+  };
+  TokenIds tokens;
+  tokens.bos = narrow(keys.IntOrNull("bos_token_id", rule(1)));
+  for (int64_t id : keys.Ints("eos_token_id", rule(2))) {
+    tokens.eos.push_back(static_cast<int32_t>(id));
+  }
+  tokens.pad = narrow(keys.IntOrNull("pad_token_id", rule(absent_pad)));
+  return tokens;
+}
+
+// Bookkeeping of the training program, and choices among kernels that compute the same.
+void IgnoreFlaKeys(KeyReader& keys) {
+  keys.Ignore({"_name_or_path", "architectures", "attn_mode", "auto_map", "dtype",
+               "initializer_range", "norm_first", "share_conv_kernel", "torch_dtype",
+               "transformers_version", "use_cache", "use_l2warp"});
+  keys.IgnorePrefix("fuse_");
+}
+
+int64_t ReadFlaHeadDim(KeyReader& keys, FlaExpand expand, int64_t hidden_size, int64_t heads) {
+  const double factor = keys.Real(expand.key, {.min = 1e-3, .max = 1024, .absent = expand.absent});
+  const auto width = static_cast<int64_t>(static_cast<double>(hidden_size) * factor);
+  if (width % heads == 0 && width > 0) return width / heads;
+  keys.Refuse(expand.key, "hidden_size times it must be a multiple of num_heads");
+  return 1;
+}
+
+std::string FlaMixerPrefix(const Block& block) {
+  return absl::StrCat("model.layers.", block.layer, ".attn.");
+}
+
 FlaModel ReadFlaModel(KeyReader& keys, int64_t layers) {
   FlaModel model;
   ModelConfig& config = model.config;
@@ -79,7 +93,7 @@ FlaModel ReadFlaModel(KeyReader& keys, int64_t layers) {
   config.hidden_size = keys.Int("hidden_size", {.min = 1, .max = kMaxHiddenSize, .absent = 2048});
   config.norm_eps = keys.Real("norm_eps", {.min = 1e-12, .max = 1, .absent = 1e-6});
   config.tie_embeddings = keys.Flag("tie_word_embeddings", false);
-  config.tokens = ReadTokens(keys, config.vocab_size);
+  config.tokens = ReadFlaTokens(keys, config.vocab_size, /*absent_pad=*/{});
   config.end_names = {
       {"embedding.", "model.embeddings."}, {"final_norm.", "model.norm."}, {"head.", "lm_head."}};
   if (config.tie_embeddings) config.unused_tensors = {"lm_head.weight"};
@@ -89,22 +103,33 @@ FlaModel ReadFlaModel(KeyReader& keys, int64_t layers) {
   model.mlp_size = keys.IntOrNull("intermediate_size", {.min = 1, .max = 64 * kMaxHiddenSize})
                        .value_or(MlpSize(config.hidden_size, hidden_ratio));
   keys.Word("hidden_act", {"swish", "silu"}, "swish");
-  keys.MustBe("attn", nullptr, "attention layers are not served yet");
+  ReadFlaAttention(keys, &model);
   keys.MustBe("attnres_block_size", nullptr, "this kind of residual is not served");
   IgnoreFlaKeys(keys);
   return model;
 }
 
-ModelConfig WithDeltaLayers(FlaModel model, const DeltaMixer& mixer) {
+ModelConfig WithLayers(FlaModel model, const LayerSpec& mixer,
+                       std::vector<NameRule> (*names)(const std::string& layer)) {
   ModelConfig config = std::move(model.config);
-  const LayerSpec delta = DeltaSpec(mixer, config.hidden_size, config.norm_eps);
   const LayerSpec mlp = MlpSpec("swiglu", model.mlp_size, config.hidden_size, config.norm_eps);
   for (int i = 0; i < model.layers; ++i) {
     const std::string layer = absl::StrCat("model.layers.", i, ".");
-    config.blocks.push_back({.spec = delta, .names = DeltaNames(layer), .layer = i});
+    const auto attention = model.attention.find(i);
+    if (attention == model.attention.end()) {
+      config.blocks.push_back({.spec = mixer, .names = names(layer), .layer = i});
+    } else {
+      config.blocks.push_back(
+          {.spec = attention->second, .names = FlaAttentionNames(layer), .layer = i});
+    }
     config.blocks.push_back({.spec = mlp, .names = MlpNames(layer), .layer = i, .mlp = true});
   }
   return config;
+}
+
+ModelConfig WithDeltaLayers(FlaModel model, const DeltaMixer& mixer) {
+  const LayerSpec spec = DeltaSpec(mixer, model.config.hidden_size, model.config.norm_eps);
+  return WithLayers(std::move(model), spec, DeltaNames);
 }
 
 void ReadFlaDelta(KeyReader& keys, DeltaMixer* mixer) {

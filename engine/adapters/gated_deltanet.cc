@@ -11,6 +11,7 @@ ModelConfig ReadGatedDeltaNet(KeyReader& keys) {
   const DeltaMixer mixer = ReadGatedDeltaMixer(keys);
   // Very early files hold one more parameter per layer, which the function never used.
   for (int i = 0; i < model.layers; ++i) {
+    if (model.attention.count(i) > 0) continue;
     model.config.unused_tensors.push_back(absl::StrCat("model.layers.", i, ".attn.D"));
   }
   return WithDeltaLayers(std::move(model), mixer);

@@ -6,7 +6,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/adapters/adapter.h"
+#include "engine/adapters/attention_mixer.h"
 #include "engine/adapters/delta_mixer.h"
+#include "engine/adapters/kalman_mixer.h"
+#include "engine/adapters/scan_mixers.h"
 
 namespace eddy {
 namespace {
@@ -66,15 +69,33 @@ LayerSpec ReadDelta(KeyReader& keys, int64_t d_model, double norm_eps) {
   mixer.gate = keys.Word("gate", {"none", "silu", "sigmoid"});
   mixer.gate_rank = keys.Int("gate_rank", {.min = 0, .max = kMaxHiddenSize, .absent = 0});
   mixer.initial_state = keys.Word("initial_state", {"zero", "learned"}, "zero");
-  keys.MustBe("scale", nullptr, "scaled delta layers are not served yet");
+  mixer.scale = ReadNativeScale(keys);
   return DeltaSpec(mixer, d_model, norm_eps);
 }
 
+// The only list of the mixers of the format.
+struct NativeMixer {
+  const char* type;
+  LayerSpec (*read)(KeyReader& keys, int64_t d_model, double norm_eps);  // all keys but "type"
+};
+constexpr NativeMixer kMixers[] = {
+    {"delta", ReadDelta},         {"attention", ReadNativeAttention}, {"gla", ReadNativeGla},
+    {"kalman", ReadNativeKalman}, {"longhorn", ReadNativeLonghorn},   {"mamba", ReadNativeMamba},
+    {"mamba2", ReadNativeMamba2}, {"mlstm", ReadNativeMlstm},
+};
+
 LayerSpec ReadMixer(KeyReader keys, int64_t d_model, double norm_eps) {
-  keys.Word("type", {"delta"});
-  LayerSpec spec = ReadDelta(keys, d_model, norm_eps);
-  keys.End();
-  return spec;
+  const std::string type = keys.Text("type");
+  std::string supported;
+  for (const NativeMixer& mixer : kMixers) {
+    absl::StrAppend(&supported, supported.empty() ? "" : ", ", mixer.type);
+    if (type != mixer.type) continue;
+    LayerSpec spec = mixer.read(keys, d_model, norm_eps);
+    keys.End();
+    return spec;
+  }
+  keys.Refuse("type", absl::StrCat("supported: ", supported));
+  return {};
 }
 
 LayerSpec ReadMlp(KeyReader keys, int64_t d_model, double norm_eps) {
@@ -131,6 +152,11 @@ ModelConfig ReadNative(KeyReader& keys) {
   keys.MustBe("readout_stats", nullptr, "read-outs are not served yet");
   config.end_names = {{"", ""}};
   for (KeyReader& layer : keys.Objects("layers", kMaxLayers)) ReadLayer(std::move(layer), &config);
+  for (const Block& block : config.blocks) {
+    if (config.max_positions > 0 || !AttendsWithoutWindow(block.spec)) continue;
+    keys.Refuse("max_positions", absl::StrCat("must be given: layer ", block.layer,
+                                              " has attention without a window"));
+  }
   return config;
 }
 

@@ -37,15 +37,18 @@ void Linear(const LinearArgs& p) {
                    .w = p.w,
                    .y = p.y,
                    .accumulate = p.accumulate});
-    return;
+  } else {
+    Gemm({.m = p.rows,
+          .n = p.out,
+          .k = p.in,
+          .a = {.data = p.x, .stride = p.in},
+          .b = {.data = p.w, .stride = p.in, .transposed = true},
+          .beta = p.accumulate ? 1.0f : 0.0f,
+          .c = {.data = p.y, .stride = p.out}});
   }
-  Gemm({.m = p.rows,
-        .n = p.out,
-        .k = p.in,
-        .a = {.data = p.x, .stride = p.in},
-        .b = {.data = p.w, .stride = p.in, .transposed = true},
-        .beta = p.accumulate ? 1.0f : 0.0f,
-        .c = {.data = p.y, .stride = p.out}});
+  for (int64_t r = 0; r < p.rows && p.bias != nullptr; ++r) {
+    simd::AddScaled(1.0f, p.bias, p.y + r * p.out, p.out);
+  }
 }
 
 void Gemm(const GemmArgs& p) {

@@ -9,11 +9,13 @@ namespace eddy {
 // Process-wide; 0: as many as the machine has processors.
 void SetGemmThreads(int threads);
 
-// y[r, o] (+)= sum_i x[r, i] w[o, i]; x [rows, in], w [out, in], y [rows, out], all dense.
+// y[r, o] (+)= sum_i x[r, i] w[o, i] + bias[o]; x [rows, in], w [out, in], y [rows, out], all
+// dense.
 struct LinearArgs {
   int64_t rows = 0, in = 0, out = 0;
   const float* x = nullptr;
   const float* w = nullptr;
+  const float* bias = nullptr;  // [out]; null: none
   float* y = nullptr;
   bool accumulate = false;
 };

@@ -13,6 +13,7 @@
 #include "kernels/ends/sampler/sampler_cpu.h"
 #include "kernels/layer_types.h"
 #include "kernels/rules/delta_rule/delta_rule.h"
+#include "kernels/rules/osdn_scale/osdn_scale.h"
 #include "kernels/state_layout.h"
 
 namespace eddy {
@@ -111,28 +112,46 @@ void Rules(benchmark::internal::Benchmark* bench) {
 BENCHMARK_CAPTURE(BenchRule, step, false)->Apply(Rules);
 BENCHMARK_CAPTURE(BenchRule, chunk, true)->Apply(Rules);
 
+// The first phase of OSDN, to be compared with the rule behind it.
+void BenchScale(benchmark::State& state) {
+  const int64_t rows = state.range(0), dim = state.range(1), heads = 4;
+  const Floats k = RandomFloats(rows * heads * dim, 0.1f);
+  const std::vector<float> beta(static_cast<size_t>(rows * heads), 0.5f);
+  Floats scale(2 * heads * dim);
+  Floats w(rows * heads * dim);
+  const int32_t starts[] = {0, static_cast<int32_t>(rows)}, slots[] = {1};
+  const Step step = {
+      .rows = static_cast<int>(rows), .sequences = 1, .row_start = starts, .slots = slots};
+  const OsdnScaleArgs args{.heads = heads,
+                           .value_heads = heads,
+                           .key_dim = dim,
+                           .options = {.clips = true, .clip_min = 0, .clip_max = 1e9f},
+                           .k = k.data(),
+                           .beta = beta.data(),
+                           .scale = {.base = reinterpret_cast<std::byte*>(scale.data()),
+                                     .stride = heads * dim * static_cast<int64_t>(sizeof(float))},
+                           .w = w.data()};
+  for (auto _ : state) {
+    OsdnScaleCpu(step, args);
+    benchmark::ClobberMemory();
+  }
+}
+BENCHMARK(BenchScale)->Apply(Rules);
+
 LayerSpec KaczmarzSpec() {
-  return {.type = "delta",
-          .d_model = 256,
-          .norm_eps = 1e-6,
-          .params = {{"heads", int64_t{4}},
-                     {"value_heads", int64_t{4}},
-                     {"key_dim", int64_t{64}},
-                     {"value_dim", int64_t{64}},
-                     {"decay", "head"},
-                     {"decay_rank", {}},
-                     {"decay_bound", {}},
-                     {"query_norm", "l2"},
-                     {"key_norm", "none"},
-                     {"qk_activation", "silu"},
-                     {"conv_width", int64_t{4}},
-                     {"step", "kaczmarz"},
-                     {"step_max", int64_t{1}},
-                     {"step_bias", true},
-                     {"step_eps", 1e-6},
-                     {"gate", "silu"},
-                     {"gate_rank", int64_t{0}},
-                     {"initial_state", "zero"}}};
+  return {
+      .type = "delta",
+      .d_model = 256,
+      .norm_eps = 1e-6,
+      .params = {{"heads", int64_t{4}},      {"value_heads", int64_t{4}}, {"key_dim", int64_t{64}},
+                 {"value_dim", int64_t{64}}, {"decay", "head"},           {"decay_rank", {}},
+                 {"decay_bound", {}},        {"query_norm", "l2"},        {"key_norm", "none"},
+                 {"qk_activation", "silu"},  {"conv_width", int64_t{4}},  {"step", "kaczmarz"},
+                 {"step_max", int64_t{1}},   {"step_bias", true},         {"step_eps", 1e-6},
+                 {"gate", "silu"},           {"gate_rank", int64_t{0}},   {"initial_state", "zero"},
+                 {"scale.gradient", {}},     {"scale.eta", {}},           {"scale.normalise", {}},
+                 {"scale.clip_min", {}},     {"scale.clip_max", {}},      {"scale.retention", {}},
+                 {"scale.gamma", {}}}};
 }
 
 // Seven blocks of one type with their own weights and states, as in the bundled model.

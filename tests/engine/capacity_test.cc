@@ -69,5 +69,61 @@ TEST(Capacity, RefusesAModelThatDoesNotFitWithTheWholeSum) {
               HasSubstr("weights 1000 + workspace 178 + records of two slots 200 bytes"));
 }
 
+// A page of eight positions takes 30 bytes.
+MemoryNeeds Hybrid(int64_t window, int64_t max_positions) {
+  MemoryNeeds needs = kNeeds;
+  needs.page = 30;
+  needs.kv_window = window;
+  needs.max_positions = max_positions;
+  return needs;
+}
+
+TEST(Capacity, SharesWhatIsLeftBetweenSlotsAndPages) {
+  // 3000 minus 1000, 178, a record of 100 and a page of 30 leaves 1692; a quarter, 423, is 14
+  // pages. Of the other 1269 a slot takes 110 and 4 for each of the 13 pages that 100 positions
+  // need.
+  const LoadOptions options = {
+      .memory_fraction = 0.5, .max_rows_per_step = 64, .kv_fraction = 0.25, .kv_page_tokens = 8};
+  const auto capacity = DivideMemory(options, Hybrid(0, 100), 6000, "cuda");
+  ASSERT_TRUE(capacity.ok()) << capacity.status();
+  EXPECT_EQ(capacity->pages, 14);
+  EXPECT_EQ(capacity->rows_per_page, 8);
+  EXPECT_EQ(capacity->pages_per_sequence, 13);
+  EXPECT_EQ(capacity->slots, 7);
+  EXPECT_EQ(capacity->kv_bytes, 15 * 30);
+  EXPECT_EQ(capacity->workspace_bytes, 178 + 7 * (10 + 52));
+  EXPECT_LE(capacity->weight_bytes + capacity->state_bytes + capacity->workspace_bytes +
+                capacity->kv_bytes,
+            3000);
+}
+
+TEST(Capacity, TakesNoMorePagesThanAllSlotsCanUse) {
+  const LoadOptions options = {.max_sequences = 3, .max_rows_per_step = 20, .kv_page_tokens = 8};
+  const auto all = DivideMemory(options, Hybrid(0, 100), 1'000'000, "cpu");
+  ASSERT_TRUE(all.ok()) << all.status();
+  EXPECT_EQ(all->pages, 3 * 13);
+  // A window of 30 and a step of 20 rows: 49 positions, on at most seven pages of eight.
+  const auto ring = DivideMemory(options, Hybrid(30, 0), 1'000'000, "cpu");
+  ASSERT_TRUE(ring.ok()) << ring.status();
+  EXPECT_EQ(ring->pages_per_sequence, 7);
+  EXPECT_EQ(ring->pages, 3 * 7);
+  // No more than its positions fill.
+  EXPECT_EQ(DivideMemory(options, Hybrid(30, 33), 1'000'000, "cpu")->pages_per_sequence, 5);
+}
+
+TEST(Capacity, RefusesAHybridWithoutRoomForPages) {
+  LoadOptions options = {.memory_fraction = 0.5, .max_rows_per_step = 64, .kv_page_tokens = 8};
+  const auto tight = DivideMemory(options, Hybrid(0, 100), 2800, "cpu");
+  EXPECT_EQ(tight.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(tight.status().message()),
+              HasSubstr("records of two slots 200 + two pages 60 (kv_fraction 0.5 of the rest)"));
+  for (double fraction : {0.0, 1.0, -0.5}) {
+    options.kv_fraction = fraction;
+    EXPECT_EQ(DivideMemory(options, Hybrid(0, 100), 1'000'000, "cpu").status().code(),
+              absl::StatusCode::kInvalidArgument);
+    EXPECT_TRUE(DivideMemory(options, kNeeds, 1'000'000, "cpu").ok()) << "without attention";
+  }
+}
+
 }  // namespace
 }  // namespace eddy

@@ -48,7 +48,7 @@ class PretendExecutor : public Executor {
   // `before` is called before each step with its number; an error loses the device.
   using Before = std::function<absl::Status(int step)>;
   PretendExecutor(const Engine::Options& o, Before before)
-      : device_(o.slots, o.pages, o.rows_per_page, /*seed=*/1, /*lose_one_in=*/0),
+      : device_(o.slots, o.pages, o.rows_per_page, kReadsAll, /*seed=*/1, /*lose_one_in=*/0),
         before_(std::move(before)) {}
   absl::StatusOr<StepResult> Run(const BatchPlan& plan) override {
     EXPECT_FALSE(plan.empty());

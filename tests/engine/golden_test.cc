@@ -2,8 +2,9 @@
 // reference programs said: log-probabilities of every token of both rows within 1e-3, the same
 // likeliest token at every position, the same greedy continuation, the same states; alone and in
 // company, with steps of 7 rows, in slots that others used before. The sets and their noise floors
-// (below 3e-4 in logits) are those of flash-linear-attention 0.5.2 in float32; kda_a is looked for
-// in ../shared/golden.
+// (below 3e-4 in logits) are those of flash-linear-attention 0.5.2 in float32, and for Kaczmarz and
+// OSDN of its models around a plain float32 recurrence; longhorn_a, mamba_a and mlstm_a are our
+// own, in float64 (tests/golden/make_golden.py).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,8 +17,16 @@
 namespace eddy {
 namespace {
 
-constexpr double kLogprobTolerance = 1e-3;
-constexpr double kStateTolerance = 1e-4;
+// The first token of gla_a's row 0 leaves one head's output nearly zero (q and k are orthogonal to
+// 1e-4), whose rounding its norm magnifies: float32 in any order of sums lands up to 2.5e-3 from
+// float64. Its states reach 71.
+struct Tolerance {
+  double logprob = 1e-3;
+  double state = 1e-4;
+};
+Tolerance ToleranceOf(const std::string& set) {
+  return set == "gla_a" ? Tolerance{.logprob = 5e-3, .state = 1e-3} : Tolerance{};
+}
 
 class Golden : public ::testing::TestWithParam<const char*> {
  protected:
@@ -38,7 +47,7 @@ class Golden : public ::testing::TestWithParam<const char*> {
       const double error =
           std::abs(report.logprob - logprobs[i][static_cast<size_t>(report.token)]);
       worst_ = std::max(worst_, error);
-      ASSERT_LE(error, kLogprobTolerance) << "row " << row << " position " << i;
+      ASSERT_LE(error, tolerance_.logprob) << "row " << row << " position " << i;
       ASSERT_EQ(report.top.size(), 1u);
       ExpectLikeliest(report.top[0], logprobs[i]);
     }
@@ -46,10 +55,10 @@ class Golden : public ::testing::TestWithParam<const char*> {
     ExpectLikeliest(answer.next_top[0], logprobs.back());
     EXPECT_EQ(answer.end.reason, EndReason::kLength);
   }
-  static void ExpectLikeliest(const Candidate& candidate, const std::vector<double>& logprobs) {
+  void ExpectLikeliest(const Candidate& candidate, const std::vector<double>& logprobs) const {
     const auto best = std::max_element(logprobs.begin(), logprobs.end());
     EXPECT_EQ(candidate.token, best - logprobs.begin());
-    EXPECT_NEAR(candidate.logprob, *best, kLogprobTolerance);
+    EXPECT_NEAR(candidate.logprob, *best, tolerance_.logprob);
   }
   Request GreedyRow(size_t row) const {
     return Greedy(set_.input_ids[row], static_cast<int>(set_.continuation[row].size()));
@@ -66,6 +75,7 @@ class Golden : public ::testing::TestWithParam<const char*> {
   }
 
   GoldenSet set_;
+  const Tolerance tolerance_ = ToleranceOf(GetParam());
   std::unique_ptr<Device> device_;
   double worst_ = 0;
 };
@@ -129,7 +139,7 @@ TEST_P(Golden, KeepsTheStateOfTheReference) {
     EXPECT_EQ(answer.end.state->position, 65);
     EXPECT_EQ(answer.end.state->unfed, std::vector<int32_t>{ids[65]});
     for (size_t block = 0; block < blueprint.needs.size(); ++block) {
-      if (blueprint.config.blocks[block].mlp) continue;
+      if (blueprint.needs[block].state.empty()) continue;
       const Field& field = blueprint.needs[block].state[0];
       ASSERT_EQ(field.name, "state");
       const auto& [heads, key_dim, value_dim, one] = field.shape;
@@ -151,7 +161,7 @@ TEST_P(Golden, KeepsTheStateOfTheReference) {
         const double error =
             std::abs(static_cast<double>(state[i]) - values[row * state.size() + theirs]);
         worst = std::max(worst, error);
-        ASSERT_LE(error, kStateTolerance);
+        ASSERT_LE(error, tolerance_.state);
         ++compared;
       }
     }
@@ -195,22 +205,26 @@ TEST_P(Golden, ScoresAPromptThatContinuesACheckpoint) {
       {.prompt = std::vector<int32_t>(ids.begin(), ids.begin() + 100), .keep_state = true});
   Request rest = Score(std::vector<int32_t>(ids.begin() + 100, ids.end()));
   rest.start = begin.end.state;
-  rest.report.next_tokens = {5, 200};
+  const auto last = static_cast<int32_t>(set_.logprobs[1][0].size()) - 1;
+  rest.report.next_tokens = {5, last};
   const Answer answer = runner.Run(std::move(rest));
   // The checkpoint's last token predicts the first of the prompt.
   ASSERT_EQ(answer.scored.size(), 157u);
   for (size_t i = 0; i < answer.scored.size(); ++i) {
     const auto token = static_cast<size_t>(ids[100 + i]);
-    EXPECT_NEAR(answer.scored[i].logprob, set_.logprobs[1][99 + i][token], kLogprobTolerance);
+    EXPECT_NEAR(answer.scored[i].logprob, set_.logprobs[1][99 + i][token], tolerance_.logprob);
   }
   ASSERT_EQ(answer.next.size(), 2u);
-  EXPECT_NEAR(answer.next[0], set_.logprobs[1].back()[5], kLogprobTolerance);
-  EXPECT_NEAR(answer.next[1], set_.logprobs[1].back()[200], kLogprobTolerance);
+  EXPECT_NEAR(answer.next[0], set_.logprobs[1].back()[5], tolerance_.logprob);
+  EXPECT_NEAR(answer.next[1], set_.logprobs[1].back().back(), tolerance_.logprob);
 }
 
 INSTANTIATE_TEST_SUITE_P(Sets, Golden,
-                         ::testing::Values("delta_net_a", "gated_deltanet_a", "kaczmarz_a",
-                                           "kda_a"),
+                         ::testing::Values("delta_net_a", "gated_deltanet_a",
+                                           "gated_deltanet_hybrid_a", "gla_a", "kaczmarz_a",
+                                           "kalman_a", "kda_a", "longhorn_a", "mamba2_a", "mamba_a",
+                                           "mlstm_a", "osdn_delta_net_a", "osdn_gated_deltanet_a",
+                                           "osdn_kda_a"),
                          [](const auto& set) { return std::string(set.param); });
 
 }  // namespace

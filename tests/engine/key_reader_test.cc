@@ -43,6 +43,30 @@ TEST(KeyReader, GivesWhatIsThere) {
   EXPECT_TRUE(keys.Status().ok()) << keys.Status();
 }
 
+TEST(KeyReader, GivesNumbersOrWordsAndRanges) {
+  const auto json = nlohmann::json::parse(R"({"word": "all", "number": 3, "range": [1, 2.5],
+      "open": [0.5, null], "wrong": [2, 1]})");
+  KeyReader keys("file", json);
+  const IntRule rule = {.min = 1, .max = 9};
+  using Either = std::variant<int64_t, std::string>;
+  EXPECT_EQ(keys.IntOrWord("word", rule, {"all", "none"}, "none"), Either("all"));
+  EXPECT_EQ(keys.IntOrWord("number", rule, {"all", "none"}, "none"), Either(int64_t{3}));
+  EXPECT_EQ(keys.IntOrWord("absent", rule, {"all", "none"}, "none"), Either("none"));
+  const Interval range = keys.Range("range", {.min = 0, .max = 9}, {});
+  EXPECT_EQ(range.min, 1);
+  EXPECT_EQ(range.max, 2.5);
+  const Interval open = keys.Range("open", {.min = 0, .max = 9}, {.max = 4});
+  EXPECT_EQ(open.min, 0.5);
+  EXPECT_EQ(open.max, std::nullopt);
+  const Interval absent = keys.Range("absent", {.min = 0, .max = 9}, {.min = 2, .max = 4});
+  EXPECT_EQ(absent.min, 2);
+  EXPECT_EQ(absent.max, 4);
+  EXPECT_TRUE(keys.Status().ok()) << keys.Status();
+  EXPECT_EQ(keys.Range("wrong", {.min = 0, .max = 9}, {.min = 2}).min, 2);
+  EXPECT_EQ(keys.Status().message(),
+            "file: wrong is [2,1], the second number must not be below the first");
+}
+
 TEST(KeyReader, KeepsTheFirstFaultAndGoesOnWithGoodValues) {
   const auto json = nlohmann::json::parse(R"({"o": {"a": 99}, "b": "x"})");
   KeyReader keys("file", json);

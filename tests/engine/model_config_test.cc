@@ -237,7 +237,7 @@ TEST(ModelConfig, RefusesFaultsInNativeFiles) {
        {"/layers/0/mlp/type", "moe", "layers[0].mlp.type is \"moe\", supported: swiglu, gelu"},
        {"/layers/0/mlp/size", 0, "layers[0].mlp.size is 0"},
        {"/layers/0/mlp/bias", true, "unknown key layers[0].mlp.bias with value true"},
-       {"/layers/1/mixer/type", "hyena", "layers[1].mixer.type is \"hyena\", supported: delta"},
+       {"/layers/1/mixer/type", "hyena", "layers[1].mixer.type is \"hyena\", supported: delta, "},
        {"/layers/1/mixer/heads", "REMOVED", "layers[1].mixer.heads is missing"},
        {"/layers/1/mixer/decay", "slow",
         "layers[1].mixer.decay is \"slow\", supported: none, head"},
@@ -245,7 +245,7 @@ TEST(ModelConfig, RefusesFaultsInNativeFiles) {
        {"/layers/1/mixer/decay_bound", -6, "layers[1].mixer.decay_bound is -6"},
        {"/layers/0/mixer/decay_rank", 4, "unknown key layers[0].mixer.decay_rank"},
        {"/layers/0/mixer/key_dim", 257, "layers[0].mixer.key_dim is 257"},
-       {"/layers/0/mixer/scale", {{"eta", 1}}, "scaled delta layers are not served yet"},
+       {"/layers/0/mixer/scale", {{"eta", 1}}, "layers[0].mixer.scale.gradient is missing"},
        {"/layers/0/mixer/value_heads", 3, "layer 0, mixer delta: value_heads is 3"},
        {"/layers/0/mixer/conv_width", 1, "layer 0, mixer delta: conv_width is 1"},
        {"/layers/0/mixer/step_eps", nullptr, "layer 0, mixer delta: step \"kaczmarz\" needs"},
@@ -260,9 +260,6 @@ TEST(ModelConfig, RefusesFaultsInForeignFiles) {
       {"/model_type", 7, "model_type is 7"},
       {"/model_type", "REMOVED", "model_type is missing"},
       {"/num_experts", 8, "unknown key num_experts with value 8"},
-      {"/attn",
-       {{"layers", {1}}, {"num_heads", 2}},
-       "must be null: attention layers are not served"},
       {"/attnres_block_size", 4, "attnres_block_size is 4, must be null"},
       {"/hidden_act", "relu", "hidden_act is \"relu\", supported: swish, silu"},
       {"/conv_size", 1, "conv_size is 1"},
@@ -344,8 +341,9 @@ TEST(ModelConfig, SurvivesMutatedFiles) {
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937_64 random(seed);
   const auto below = [&](size_t n) { return static_cast<size_t>(random() % n); };
-  const std::vector<nlohmann::json> goods = {Native(), Golden("delta_net_a"),
-                                             Golden("gated_deltanet_a"), Golden("kaczmarz_a")};
+  const std::vector<nlohmann::json> goods = {
+      Native(),        Golden("delta_net_a"), Golden("gated_deltanet_a"), Golden("kaczmarz_a"),
+      Golden("gla_a"), Golden("mamba2_a"),    Golden("osdn_kda_a")};
   const std::vector<nlohmann::json> values = {nullptr,
                                               true,
                                               false,

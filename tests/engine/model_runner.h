@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -37,19 +38,27 @@ class ModelRunner {
   struct Size {
     int slots = 4;
     int rows = 64;
+    int pages = 0;  // of those that there are, so many are used; 0: all
+    int rows_per_page = 16;
   };
   // `device` outlives it.
   ModelRunner(const std::string& model_dir, Size size, Device* device) {
-    auto loaded = LoadModel(
-        {.model_dir = model_dir, .max_sequences = size.slots, .max_rows_per_step = size.rows},
-        device);
+    auto loaded = LoadModel({.model_dir = model_dir,
+                             .max_sequences = size.slots,
+                             .max_rows_per_step = size.rows,
+                             .kv_page_tokens = size.rows_per_page},
+                            device);
     EXPECT_TRUE(loaded.ok()) << loaded.status();
     if (!loaded.ok()) std::abort();
     loaded_ = *std::move(loaded);
     EXPECT_EQ(loaded_.capacity.slots, size.slots);
     slots_ = std::make_unique<StatePool>(size.slots);
+    PageSizes sizes = loaded_.capacity.page_sizes();
+    EXPECT_LE(size.pages, sizes.pages);
+    if (size.pages > 0) sizes.pages = size.pages;
+    pages_ = std::make_unique<PagePool>(sizes);
     scheduler_ = std::make_unique<Scheduler>(Scheduler::Limits{.max_rows_per_step = size.rows},
-                                             slots_.get(), &pages_);
+                                             slots_.get(), pages_.get());
   }
 
   // Runs all of them at once, in this order in the line; request i becomes answer i.
@@ -64,6 +73,7 @@ class ModelRunner {
     while (!scheduler_->idle()) {
       const BatchPlan plan = scheduler_->Plan(absl::UnixEpoch());
       StepResult result;
+      most_running_ = std::max(most_running_, scheduler_->running());
       if (!plan.empty()) {
         auto run = loaded_.executor->Run(plan);
         EXPECT_TRUE(run.ok()) << run.status();
@@ -74,6 +84,7 @@ class ModelRunner {
       }
     }
     EXPECT_EQ(slots_->free_slots(), slots_->slots());
+    EXPECT_EQ(pages_->free_pages(), pages_->pages());
     return answers;
   }
   Answer Run(Request request) {
@@ -83,6 +94,9 @@ class ModelRunner {
   }
 
   const ModelInfo& info() const { return loaded_.info; }
+  const Capacity& capacity() const { return loaded_.capacity; }
+  // The most sequences that had a slot and their pages at once.
+  int most_running() const { return most_running_; }
 
  private:
   static void Note(Event event, std::vector<Answer>* answers,
@@ -96,10 +110,11 @@ class ModelRunner {
   }
 
   LoadedModel loaded_;
-  PagePool pages_{0, 0};
+  std::unique_ptr<PagePool> pages_;
   std::unique_ptr<StatePool> slots_;
   std::unique_ptr<Scheduler> scheduler_;
   RequestId next_id_ = 1;
+  int most_running_ = 0;
 };
 
 inline Request Score(std::vector<int32_t> prompt, int top = 1) {

@@ -103,6 +103,18 @@ TEST(PagePool, RoundsUpAndSaysWhatCanEverFit) {
   EXPECT_FALSE(pool.CanEverHold(int64_t{1} << 40));
 }
 
+TEST(PagePool, NeedsNoMoreThanARingWhereAllLayersHaveWindows) {
+  PagePool pool({.pages = 7, .rows_per_page = 16, .pages_per_sequence = 3});
+  EXPECT_EQ(pool.PagesFor(17), 2);
+  EXPECT_EQ(pool.PagesFor(48), 3);
+  EXPECT_EQ(pool.PagesFor(49), 3);
+  EXPECT_TRUE(pool.CanEverHold(int64_t{1} << 40));
+  const auto a = pool.Reserve(int64_t{1} << 40), b = pool.Reserve(1000);
+  EXPECT_EQ(a->pages().size(), 3u);
+  EXPECT_FALSE(pool.Reserve(1000).has_value());
+  EXPECT_TRUE(pool.Reserve(16).has_value());
+}
+
 TEST(PagePool, NeedsNoPagesWithoutAttention) {
   PagePool pool(0, 0);
   EXPECT_TRUE(pool.CanEverHold(int64_t{1} << 40));

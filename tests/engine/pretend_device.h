@@ -1,6 +1,7 @@
 // A pretend model and a pretend device that runs plans on it: a hash is the recurrent state, and
-// "attention" reads back the token half-way. Cheap, yet any token that is fed twice, left out, fed
-// to the wrong slot or read from the wrong page changes everything that comes after.
+// "attention" reads back the token half-way, or as far back as its window goes. Cheap, yet any
+// token that is fed twice, left out, fed to the wrong slot or read from the wrong page changes
+// everything that comes after.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -20,6 +21,12 @@ inline uint64_t Mix(uint64_t state, int32_t token, int32_t attended) {
            (state >> 2);
   return state * 0xbf58476d1ce4e5b9ull;
 }
+// How far the pretended attention reads back, the row itself included.
+inline constexpr int64_t kNoAttention = 0, kReadsAll = int64_t{1} << 40;
+// What the row at `position` reads.
+inline int64_t PretendRead(int64_t position, int64_t window) {
+  return std::max((position + 1) / 2, position - window + 1);
+}
 inline int32_t PretendPick(uint64_t state) { return static_cast<int32_t>((state >> 33) % 50); }
 inline float PretendScore(uint64_t state, int32_t token) {
   return static_cast<float>(Mix(state, token, 1) % 10007);
@@ -38,12 +45,15 @@ struct Alone {
     std::vector<float> next = {};
   };
 
-  void Feed(int32_t token, bool attends) {
+  void Feed(int32_t token, int64_t window) {
     past.push_back(token);
-    state = Mix(state, token, attends ? past[past.size() / 2] : 0);
+    const auto position = static_cast<int64_t>(past.size()) - 1;
+    const int32_t attended =
+        window == kNoAttention ? 0 : past[static_cast<size_t>(PretendRead(position, window))];
+    state = Mix(state, token, attended);
   }
   // What becomes of `request` if it is left in peace.
-  Answer Run(const Request& request, bool attends) {
+  Answer Run(const Request& request, int64_t window) {
     Answer answer;
     const size_t prompt_begin = unfed.size();
     unfed.insert(unfed.end(), request.prompt.begin(), request.prompt.end());
@@ -57,7 +67,7 @@ struct Alone {
       if (last && request.max_new_tokens == 0 && request.keep_state) {
         unfed = {tokens[i]};
       } else {
-        Feed(tokens[i], attends);
+        Feed(tokens[i], window);
       }
     }
     for (int32_t token : request.report.next_tokens) {
@@ -80,19 +90,19 @@ struct Alone {
         break;
       }
       if (static_cast<int>(answer.tokens.size()) == request.max_new_tokens) break;
-      Feed(std::exchange(unfed, {})[0], attends);
+      Feed(std::exchange(unfed, {})[0], window);
     }
     return answer;
   }
   // The same, but it was stopped when it had `generated` and `position` tokens were in its state.
   void RunUntil(const Request& request, const std::vector<int32_t>& generated, int64_t position,
-                bool attends) {
+                int64_t window) {
     std::vector<int32_t> tokens = std::exchange(unfed, {});
     tokens.insert(tokens.end(), request.prompt.begin(), request.prompt.end());
     tokens.insert(tokens.end(), generated.begin(), generated.end());
     for (int32_t token : tokens) {
       if (static_cast<int64_t>(past.size()) < position) {
-        Feed(token, attends);
+        Feed(token, window);
       } else {
         unfed.push_back(token);
       }
@@ -104,8 +114,10 @@ struct Alone {
 class PretendDevice {
  public:
   // One entry in `lose_one_in` loses its numbers; 0: none.
-  PretendDevice(int slots, int pages, int rows_per_page, unsigned seed, unsigned lose_one_in)
+  PretendDevice(int slots, int pages, int rows_per_page, int64_t window, unsigned seed,
+                unsigned lose_one_in)
       : rows_per_page_(rows_per_page),
+        window_(window),
         lose_one_in_(lose_one_in),
         rng_(seed),
         states_(static_cast<size_t>(slots) + 1),
@@ -150,15 +162,23 @@ class PretendDevice {
     return states_[static_cast<size_t>(sequence.slot->index())];
   }
   int32_t& Kv(const Sequence& sequence, int64_t position) {
-    const int32_t page = sequence.pages->pages().at(static_cast<size_t>(position / rows_per_page_));
+    const std::vector<int32_t>& lease = sequence.pages->pages();
+    const int32_t page = lease[static_cast<size_t>(position / rows_per_page_) % lease.size()];
     EXPECT_NE(page, kNoPage);
     EXPECT_EQ(page_owner_[static_cast<size_t>(page)], sequence.request.id);
     return kv_[static_cast<size_t>(page * rows_per_page_ + position % rows_per_page_)];
   }
 
+  int64_t FirstKept(int64_t position) const { return std::max<int64_t>(0, position - window_ + 1); }
+
   EntryResult RunEntry(const BatchPlan::Entry& entry) {
     const Sequence& sequence = *entry.sequence;
     State& state = StateOf(sequence);
+    // As layers do it: what all rows bring is written before any of them reads.
+    for (int i = 0; i < entry.rows && rows_per_page_ > 0; ++i) {
+      Kv(sequence, sequence.position() + i) =
+          sequence.tokens[static_cast<size_t>(sequence.consumed + i)];
+    }
     if (lose_one_in_ > 0 && rng_() % lose_one_in_ == 0) {
       lost_.insert(sequence.request.id);
       state.hash = rng_();
@@ -169,11 +189,8 @@ class PretendDevice {
     for (int i = sequence.consumed; i < sequence.consumed + entry.rows; ++i) {
       const int64_t position = sequence.position() + i - sequence.consumed;
       const int32_t token = sequence.tokens[static_cast<size_t>(i)];
-      int32_t attended = 0;
-      if (rows_per_page_ > 0) {
-        Kv(sequence, position) = token;
-        attended = Kv(sequence, (position + 1) / 2);
-      }
+      const int32_t attended =
+          rows_per_page_ > 0 ? Kv(sequence, PretendRead(position, window_)) : 0;
       state.hash = Mix(state.hash, token, attended);
       if (i + 1 < scored.begin || i + 1 >= scored.end) continue;
       const int32_t predicted = sequence.tokens[static_cast<size_t>(i + 1)];
@@ -199,7 +216,7 @@ class PretendDevice {
     if (start == nullptr) return;
     std::memcpy(&state.hash, start->record.data(), sizeof(state.hash));
     if (rows_per_page_ == 0) return;
-    for (int64_t i = 0; i < start->position; ++i) {
+    for (int64_t i = FirstKept(start->position); i < start->position; ++i) {
       std::memcpy(&Kv(sequence, i), &start->kv[static_cast<size_t>(i * 4)], 4);
     }
   }
@@ -213,13 +230,14 @@ class PretendDevice {
     std::memcpy(checkpoint->record.data(), &StateOf(sequence).hash, sizeof(uint64_t));
     if (rows_per_page_ == 0) return checkpoint;
     checkpoint->kv.resize(static_cast<size_t>(sequence.position() * 4));
-    for (int64_t i = 0; i < sequence.position(); ++i) {
+    for (int64_t i = FirstKept(sequence.position()); i < sequence.position(); ++i) {
       std::memcpy(&checkpoint->kv[static_cast<size_t>(i * 4)], &Kv(sequence, i), 4);
     }
     return checkpoint;
   }
 
   const int rows_per_page_;
+  const int64_t window_;
   const unsigned lose_one_in_;
   std::mt19937 rng_;
   std::vector<State> states_;  // [slots + 1]

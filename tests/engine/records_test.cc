@@ -18,7 +18,11 @@ std::vector<LayerNeeds> Layers() {
   first.weights = {{.name = "start", .shape = {3, 1, 1, 1}}};
   first.state = {{.name = "count", .dtype = DType::kI32, .initial = 2, .transient = true},
                  {.name = "precision", .shape = {5, 1, 1, 1}, .initial = 1},
-                 {.name = "scale", .shape = {3, 1, 1, 1}, .initial_weight = "start"}};
+                 {.name = "scale", .shape = {3, 1, 1, 1}, .initial_weight = "start"},
+                 {.name = "certainty",
+                  .shape = {3, 1, 1, 1},
+                  .initial_weight = "start",
+                  .initial_is_log = true}};
   LayerNeeds second;
   second.state = {{.name = "memory", .dtype = DType::kBF16, .shape = {2, 2, 1, 1}}};
   return {first, second};
@@ -30,7 +34,8 @@ class RecordsTest : public ::testing::Test {
     const std::vector<std::vector<TensorView>> weights = {{{.data = start_, .shape = {3, 1, 1, 1}}},
                                                           {}};
     const auto fresh = MakeFreshRecord(device_.get(), layers_, weights);
-    records_ = Records::Allocate(device_.get(), layers_, /*slots=*/3, fresh);
+    EXPECT_TRUE(fresh.ok()) << fresh.status();
+    records_ = Records::Allocate(device_.get(), layers_, /*slots=*/3, *fresh);
   }
   float* Field0(int32_t slot, size_t field) { return records_->View(0, field).at<float>(slot); }
   std::vector<std::byte> Saved(int32_t slot) {
@@ -52,7 +57,17 @@ TEST_F(RecordsTest, FillASlotWithItsInitialValuesAndNoOther) {
   EXPECT_EQ(records_->View(0, 0).at<int32_t>(1)[0], 2);
   for (int i = 0; i < 5; ++i) EXPECT_EQ(Field0(1, 1)[i], 1);
   EXPECT_EQ(std::memcmp(Field0(1, 2), start_, sizeof(start_)), 0);
+  for (int i = 0; i < 3; ++i) EXPECT_FLOAT_EQ(Field0(1, 3)[i], std::exp(start_[i]));
   EXPECT_EQ(Field0(2, 1)[0], 7);
+}
+
+TEST_F(RecordsTest, RefuseALogarithmThatIsTooGreatForItsState) {
+  start_[2] = 89;
+  const std::vector<std::vector<TensorView>> weights = {{{.data = start_, .shape = {3, 1, 1, 1}}},
+                                                        {}};
+  const auto fresh = MakeFreshRecord(device_.get(), layers_, weights);
+  EXPECT_EQ(fresh.status().message(),
+            "block 0: start holds a logarithm above 88, too great for the state certainty");
 }
 
 TEST_F(RecordsTest, BringASavedRecordToAnotherSlotWithFreshTransientFields) {
@@ -117,16 +132,19 @@ TEST(LayoutFingerprint, FollowsWhatGivesTheBytesTheirMeaning) {
 
 TEST(StepBuffers, SayWhatWasAdded) {
   const auto device = OpenCpuDevice({.threads = 1});
-  auto buffers = StepBuffers::Allocate(device.get(), /*max_rows=*/6, /*max_sequences=*/3);
+  auto buffers = StepBuffers::Allocate(device.get(), {.rows = 6, .sequences = 3, .pages = 4});
   ASSERT_TRUE(buffers.has_value());
   for (int i = 0; i < 2; ++i) {  // the second time over the first one's remains
-    buffers->Clear();
-    buffers->Add(3, 10, std::vector<int32_t>{7});
-    buffers->Add(1, 0, std::vector<int32_t>{4, 5, 6});
+    buffers->Clear(/*max_pages=*/2);
+    buffers->Add(3, 10, std::vector<int32_t>{7}, std::vector<int32_t>{9, 8});
+    buffers->Add(1, 0, std::vector<int32_t>{4, 5, 6}, std::vector<int32_t>{5});
     const Step step = buffers->Upload(/*single_row_sequences=*/1);
     EXPECT_EQ(step.rows, 4);
     EXPECT_EQ(step.sequences, 2);
     EXPECT_EQ(step.single_row_sequences, 1);
+    EXPECT_EQ(step.max_pages, 2);
+    EXPECT_EQ(std::vector<int32_t>(step.pages, step.pages + 4),
+              (std::vector<int32_t>{9, 8, 5, kNoPage}));
     EXPECT_EQ(step.max_rows_per_sequence, 3);
     EXPECT_EQ(std::vector<int32_t>(step.tokens, step.tokens + 4),
               (std::vector<int32_t>{7, 4, 5, 6}));
@@ -135,11 +153,11 @@ TEST(StepBuffers, SayWhatWasAdded) {
     EXPECT_EQ(std::vector<int32_t>(step.slots, step.slots + 2), (std::vector<int32_t>{3, 1}));
     EXPECT_EQ(std::vector<int32_t>(step.positions, step.positions + 2),
               (std::vector<int32_t>{10, 0}));
-    EXPECT_EQ(step.pages, nullptr);
   }
-  buffers->Clear();
-  for (int32_t slot : {1, 2, 3}) buffers->Add(slot, 5, {});
+  buffers->Clear(/*max_pages=*/0);
+  for (int32_t slot : {1, 2, 3}) buffers->Add(slot, 5, {}, {});
   const Step flush = buffers->Upload(0);
+  EXPECT_EQ(flush.pages, nullptr);
   EXPECT_EQ(flush.rows, 0);
   EXPECT_EQ(flush.sequences, 3);
   EXPECT_EQ(flush.row_start[3], 0);

@@ -10,6 +10,7 @@
 #include <set>
 
 #include "engine/scheduler.h"
+#include "kernels/rules/attention/attention.h"
 #include "tests/engine/pretend_device.h"
 
 namespace eddy {
@@ -30,10 +31,13 @@ class Story {
         n_slots_(Up(8)),
         n_pages_(rows_per_page_ == 0 ? 0 : 45 + Up(200)),
         max_rows_(n_slots_ + Up(20)),
+        window_(rows_per_page_ == 0 ? kNoAttention
+                : Up(2) == 1        ? kReadsAll
+                                    : Up(16)),
         slots_(n_slots_),
-        pages_(n_pages_, rows_per_page_),
+        pages_({.pages = n_pages_, .rows_per_page = rows_per_page_, .pages_per_sequence = Ring()}),
         scheduler_({.max_rows_per_step = max_rows_}, &slots_, &pages_),
-        device_(n_slots_, n_pages_, rows_per_page_, seed, /*lose_one_in=*/300) {}
+        device_(n_slots_, n_pages_, rows_per_page_, window_, seed, /*lose_one_in=*/300) {}
 
   void Run(Totals* totals) {
     const size_t total = static_cast<size_t>(Up(40));
@@ -62,7 +66,12 @@ class Story {
   };
 
   int Up(size_t n) { return static_cast<int>(1 + rng_() % n); }  // 1 .. n
-  bool attends() const { return rows_per_page_ > 0; }
+  // 0: none.
+  int Ring() const {
+    if (window_ == kNoAttention || window_ == kReadsAll) return 0;
+    return static_cast<int>(RingPages(
+        {.window = window_, .max_rows_per_step = max_rows_, .rows_per_page = rows_per_page_}));
+  }
 
   void Ask() {
     Request request{.id = asked_.size(), .priority = Up(3), .max_new_tokens = Up(13) - 1};
@@ -89,7 +98,7 @@ class Story {
       }
     }
     before_[request.id] = before;
-    want_[request.id] = before.Run(request, attends());
+    want_[request.id] = before.Run(request, window_);
     asked_[request.id] = request;
     waiting_.insert(request.id);
     scheduler_.Add(request);
@@ -189,7 +198,7 @@ class Story {
       kept_.push_back(event.id);
       after_[event.id] = before_[event.id];
       after_[event.id].RunUntil(asked_[event.id], heard.tokens, event.end->state->position,
-                                attends());
+                                window_);
     }
   }
 
@@ -276,6 +285,7 @@ class Story {
 
   std::mt19937 rng_;
   const int rows_per_page_, n_slots_, n_pages_, max_rows_;
+  const int64_t window_;
   StatePool slots_;
   PagePool pages_;
   Scheduler scheduler_;

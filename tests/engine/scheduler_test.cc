@@ -59,6 +59,29 @@ TEST(Scheduler, LetsNobodyOvertakeTheFirstInLine) {
   EXPECT_THAT(desk.Step(1), ElementsAre(Pair(2, 1), Pair(3, 1)));
 }
 
+TEST(Scheduler, LetsSixtyFourShareThePagesOfTwenty) {
+  // Each needs five pages; the thirtieth needs as many as there are, and must not starve.
+  Desk desk({.slots = 64, .max_rows = 70, .pages = 100, .rows_per_page = 8});
+  for (RequestId id = 1; id <= 64; ++id) {
+    desk.scheduler.Add(Desk::Ask(id, 20, id == 30 ? 780 : 13 + static_cast<int>(id % 8)));
+  }
+  RequestId last_admitted = 0;
+  int most_running = 0, ms = 0;
+  for (; !desk.scheduler.idle() && ms < 10000; ++ms) {
+    const BatchPlan plan = desk.scheduler.Plan(At(ms));
+    for (const Sequence* sequence : plan.fills) {
+      EXPECT_EQ(sequence->request.id, ++last_admitted) << "somebody was overtaken";
+    }
+    most_running = std::max(most_running, desk.scheduler.running());
+    desk.Hear(desk.scheduler.Commit(plan, Desk::Result(plan, 1), At(ms)));
+  }
+  EXPECT_TRUE(desk.scheduler.idle());
+  EXPECT_EQ(most_running, 20);
+  for (RequestId id = 1; id <= 64; ++id) EXPECT_EQ(desk.ends[id].reason, EndReason::kLength);
+  EXPECT_EQ(desk.tokens[30], 780);
+  EXPECT_EQ(desk.pages.free_pages(), 100);
+}
+
 TEST(Scheduler, SaysWhatWaits) {
   Desk desk({.slots = 1});
   desk.scheduler.Add(Desk::Ask(1, 3, 1));

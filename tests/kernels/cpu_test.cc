@@ -55,6 +55,13 @@ TEST(Linear, EqualsTheFormulaOnBothSidesOfTheSwitch) {
         Linear(args);
         for (double& value : y) value *= 2;
         ExpectClose(got, y, 2e-6, "accumulates");
+        const std::vector<float> bias = RandomRows(1, out, seed + 2);
+        args.bias = bias.data();
+        Linear(args);
+        for (size_t i = 0; i < y.size(); ++i) {
+          y[i] = 1.5 * y[i] + static_cast<double>(bias[i % static_cast<size_t>(out)]);
+        }
+        ExpectClose(got, y, 3e-6, "adds the bias");
       }
     }
   }

@@ -1,6 +1,5 @@
-// Proves layer "delta" in all families of its options against a float64 reference written here from
-// the page of the layer (kernels/layers/delta/delta.h), token by token and with no code of the
-// layer; and that it obeys the laws of every layer.
+// Proves layer "delta" in all families of its options against float64 (delta_reference.h), and that
+// it obeys the laws of every layer.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -12,241 +11,16 @@
 #include <vector>
 
 #include "kernels/layers/delta/delta.h"
+#include "tests/kernels/delta_reference.h"
 #include "tests/testing/layer_conformance.h"
 
 namespace eddy {
 namespace {
 
+using testing::DeltaReference;
+using testing::DeltaTestSpec;
 using testing::LayerCase;
-using testing::Trace;
-using testing::Weights;
-using Vector = std::vector<double>;
-
-double Sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
-double Softplus(double x) { return x > 20 ? x : std::log1p(std::exp(x)); }
-
-// The reference of one layer with its weights in float64.
-class ReferenceDelta {
- public:
-  ReferenceDelta(const LayerSpec& spec, const Weights& weights) : spec_(spec) {
-    for (const auto& [name, values] : weights) w_[name] = Vector(values.begin(), values.end());
-    heads_ = Size("heads"), value_heads_ = Size("value_heads");
-    key_dim_ = Size("key_dim"), value_dim_ = Size("value_dim"), width_ = Size("conv_width");
-    d_model_ = static_cast<size_t>(spec.d_model);
-    state_ = Has("state_init") ? w_["state_init"] : Vector(value_heads_ * key_dim_ * value_dim_);
-  }
-
-  // Rewrites one row.
-  void Token(Vector& x);
-  Trace Finish(Vector out) {
-    Trace trace{.out = std::move(out)};
-    trace.state["state"] = state_;
-    for (const auto& [name, inputs] : inputs_) {
-      // The last W - 1 inputs, zeros before the first.
-      const size_t channels = inputs.empty() ? 0 : inputs[0].size();
-      Vector& field = trace.state["conv_" + name];
-      for (size_t j = width_ - 1; j > 0; --j) {
-        const Vector zeros(channels);
-        const Vector& row = inputs.size() >= j ? inputs[inputs.size() - j] : zeros;
-        field.insert(field.end(), row.begin(), row.end());
-      }
-    }
-    return trace;
-  }
-
- private:
-  size_t Size(const char* name) const { return static_cast<size_t>(spec_.Int(name)); }
-  bool Has(const std::string& name) const { return w_.count(name) > 0; }
-  bool Is(const char* name, const char* word) const { return spec_.Word(name) == word; }
-
-  Vector MatVec(const std::string& name, const Vector& x) {
-    const Vector& w = w_.at(name);
-    Vector y(w.size() / x.size());
-    for (size_t o = 0; o < y.size(); ++o) {
-      for (size_t i = 0; i < x.size(); ++i) y[o] += w[o * x.size() + i] * x[i];
-    }
-    return y;
-  }
-  Vector Norm(const Vector& x, const Vector& w) const {
-    double square = 0;
-    for (double value : x) square += value * value;
-    const double mean = square / static_cast<double>(x.size());
-    Vector y(x.size());
-    for (size_t i = 0; i < x.size(); ++i) y[i] = x[i] / std::sqrt(mean + spec_.norm_eps) * w[i];
-    return y;
-  }
-  // q, k or v of the row: projection, convolution, activation.
-  Vector Projected(const std::string& name, const std::string& activation, const Vector& normed) {
-    Vector y = MatVec(name + ".weight", normed);
-    if (width_ > 0) {
-      std::vector<Vector>& inputs = inputs_[name];
-      inputs.push_back(y);
-      const Vector& taps = w_.at(name + "_conv.weight");
-      for (size_t c = 0; c < y.size(); ++c) {
-        y[c] = 0;
-        for (size_t back = 0; back < width_ && back < inputs.size(); ++back) {
-          y[c] += taps[c * width_ + width_ - 1 - back] * inputs[inputs.size() - 1 - back][c];
-        }
-      }
-    }
-    for (double& value : y) {
-      if (activation == "silu") value *= Sigmoid(value);
-      if (activation == "relu") value = std::max(value, 0.0);
-      if (activation == "elu") value = value > 0 ? value + 1 : std::exp(value);
-    }
-    return y;
-  }
-  void Normalise(const std::string& norm, Vector& x) const {
-    for (size_t h = 0; h < heads_; ++h) {
-      double square = 1e-6, sum = 0;
-      for (size_t i = 0; i < key_dim_; ++i) {
-        square += x[h * key_dim_ + i] * x[h * key_dim_ + i];
-        sum += x[h * key_dim_ + i];
-      }
-      for (size_t i = 0; i < key_dim_; ++i) {
-        if (norm == "l2") x[h * key_dim_ + i] /= std::sqrt(square);
-        if (norm == "sum") x[h * key_dim_ + i] /= sum;
-      }
-    }
-  }
-  double StepSize(size_t j, double logit, double square) const {
-    const double s = static_cast<double>(spec_.Int("step_max")) * Sigmoid(logit);
-    const double eps = spec_.IsNull("step_eps") ? 0 : spec_.Real("step_eps");
-    if (Is("step", "sigmoid")) return s;
-    if (Is("step", "one")) return 1;
-    if (Is("step", "kaczmarz")) return s / (square + eps);
-    if (Is("step", "kaczmarz_full")) return 1 / (square + eps);
-    if (Is("step", "longhorn")) return s / (1 + s * square);
-    return s / (Softplus(w_.at("step_scale_raw")[j]) * square + eps);
-  }
-  // e^g of value head j for each key channel.
-  Vector Decay(size_t j, double logit, const Vector& f) const {
-    Vector decay(key_dim_, 1.0);
-    for (size_t i = 0; i < key_dim_; ++i) {
-      if (Is("decay", "none")) continue;
-      if (Is("decay", "tied")) {
-        decay[i] = std::clamp(1 - Sigmoid(logit), 1e-6, 1.0);
-        continue;
-      }
-      const size_t at = Is("decay", "head") ? j : j * key_dim_ + i;
-      const double raw = f[at] + w_.at("decay_bias")[at];
-      const double rate = std::exp(w_.at("decay_rate_log")[j]);
-      decay[i] =
-          std::exp(spec_.IsNull("decay_bound") ? -rate * Softplus(raw)
-                                               : spec_.Real("decay_bound") * Sigmoid(rate * raw));
-    }
-    return decay;
-  }
-  // The rule for value head j; q, k of its head, v its own.
-  Vector Rule(size_t j, const double* q, const double* k, const double* v, double beta,
-              const Vector& decay) {
-    double* s = state_.data() + j * key_dim_ * value_dim_;
-    Vector out(value_dim_);
-    for (size_t m = 0; m < value_dim_; ++m) {
-      double error = v[m];
-      for (size_t i = 0; i < key_dim_; ++i) {
-        s[i * value_dim_ + m] *= decay[i];
-        error -= s[i * value_dim_ + m] * k[i];
-      }
-      for (size_t i = 0; i < key_dim_; ++i) {
-        s[i * value_dim_ + m] += k[i] * beta * error;
-        out[m] += s[i * value_dim_ + m] * q[i] / std::sqrt(static_cast<double>(key_dim_));
-      }
-    }
-    return out;
-  }
-
-  const LayerSpec spec_;
-  std::map<std::string, Vector> w_;
-  size_t heads_ = 0, value_heads_ = 0, key_dim_ = 0, value_dim_ = 0, width_ = 0, d_model_ = 0;
-  Vector state_;
-  std::map<std::string, std::vector<Vector>> inputs_;  // of the convolutions, all so far
-};
-
-void ReferenceDelta::Token(Vector& x) {
-  const Vector n = Norm(x, w_.at("norm.weight"));
-  Vector q = Projected("q", spec_.Word("qk_activation"), n);
-  Vector k = Projected("k", spec_.Word("qk_activation"), n);
-  const Vector v = Projected("v", "silu", n);
-  Normalise(spec_.Word("query_norm"), q);
-  Normalise(spec_.Word("key_norm"), k);
-  Vector b(value_heads_), f, z;
-  if (Has("step.weight")) b = MatVec("step.weight", n);
-  if (Has("decay.weight")) f = MatVec("decay.weight", n);
-  if (Has("decay_up.weight")) f = MatVec("decay_up.weight", MatVec("decay_down.weight", n));
-  if (Has("gate.weight")) z = MatVec("gate.weight", n);
-  if (Has("gate_up.weight")) {
-    z = MatVec("gate_up.weight", MatVec("gate_down.weight", n));
-    for (size_t i = 0; i < z.size(); ++i) z[i] += w_.at("gate_up.bias")[i];
-  }
-  Vector all;
-  for (size_t j = 0; j < value_heads_; ++j) {
-    const size_t h = j / (value_heads_ / heads_);
-    const double logit = b[j] + (Has("step.bias") ? w_.at("step.bias")[j] : 0);
-    double square = 0;
-    for (size_t i = 0; i < key_dim_; ++i) square += k[h * key_dim_ + i] * k[h * key_dim_ + i];
-    Vector o = Rule(j, q.data() + h * key_dim_, k.data() + h * key_dim_, v.data() + j * value_dim_,
-                    StepSize(j, logit, square), Decay(j, logit, f));
-    o = Norm(o, w_.at("out_norm.weight"));
-    for (size_t m = 0; m < value_dim_ && !z.empty(); ++m) {
-      const double gate = z[j * value_dim_ + m];
-      o[m] *= Is("gate", "silu") ? gate * Sigmoid(gate) : Sigmoid(gate);
-    }
-    all.insert(all.end(), o.begin(), o.end());
-  }
-  const Vector y = MatVec("out.weight", all);
-  for (size_t i = 0; i < d_model_; ++i) x[i] += y[i];
-}
-
-Trace Reference(const LayerSpec& spec, const Weights& weights, std::span<const float> x,
-                int64_t rows) {
-  ReferenceDelta layer(spec, weights);
-  Vector out;
-  const auto d_model = static_cast<size_t>(spec.d_model);
-  for (size_t r = 0; r < static_cast<size_t>(rows); ++r) {
-    Vector row(x.begin() + static_cast<ptrdiff_t>(r * d_model),
-               x.begin() + static_cast<ptrdiff_t>((r + 1) * d_model));
-    layer.Token(row);
-    out.insert(out.end(), row.begin(), row.end());
-  }
-  return layer.Finish(std::move(out));
-}
-
-using Params = std::vector<std::pair<std::string, LayerSpec::Value>>;
-constexpr std::monostate kNull;
-
-// Gated DeltaNet with odd sizes, changed by `changes`. A small norm_eps would magnify the rounding
-// of a head whose query happens to miss all keys; a large one shows as well where it belongs.
-LayerSpec Spec(const Params& changes) {
-  LayerSpec spec = {.type = "delta",
-                    .d_model = 24,
-                    .norm_eps = 1e-2,
-                    .params = {{"heads", int64_t{2}},
-                               {"value_heads", int64_t{2}},
-                               {"key_dim", int64_t{7}},
-                               {"value_dim", int64_t{19}},
-                               {"decay", "head"},
-                               {"decay_rank", kNull},
-                               {"decay_bound", kNull},
-                               {"query_norm", "l2"},
-                               {"key_norm", "l2"},
-                               {"qk_activation", "silu"},
-                               {"conv_width", int64_t{4}},
-                               {"step", "sigmoid"},
-                               {"step_max", int64_t{1}},
-                               {"step_bias", false},
-                               {"step_eps", kNull},
-                               {"gate", "silu"},
-                               {"gate_rank", int64_t{0}},
-                               {"initial_state", "zero"}}};
-  for (const auto& change : changes) {
-    const auto found = std::find_if(spec.params.begin(), spec.params.end(),
-                                    [&](const auto& param) { return param.first == change.first; });
-    EXPECT_NE(found, spec.params.end()) << change.first;
-    found->second = change.second;
-  }
-  return spec;
-}
+using testing::Params;
 
 const Params kKda = {{"decay", "channel"},
                      {"decay_rank", int64_t{5}},
@@ -259,6 +33,19 @@ Params With(Params params, const Params& more) {
   params.insert(params.end(), more.begin(), more.end());
   return params;
 }
+
+// A learned scale of the write key, as the authors train it, changed by `changes`.
+Params Scaled(const Params& changes) {
+  return With({{"scale.gradient", "beta_aware"},
+               {"scale.eta", 1.0},
+               {"scale.normalise", false},
+               {"scale.clip_min", 0.0},
+               {"scale.clip_max", 1e9},
+               {"scale.retention", "none"}},
+              changes);
+}
+// A box that most entries meet, all the time.
+const Params kTightBox = {{"scale.eta", 0.5}, {"scale.clip_min", 2.0 / 3}, {"scale.clip_max", 1.5}};
 
 struct Family {
   const char* name;
@@ -291,6 +78,19 @@ const std::vector<Family>& Families() {
       {"kaczmarz_learned",
        {{"step", "kaczmarz_learned"}, {"step_eps", 1e-6}, {"key_norm", "none"}}},
       {"longhorn", {{"step", "longhorn"}, {"key_norm", "none"}, {"query_norm", "none"}}},
+      {"osdn_delta_net",
+       Scaled({{"decay", "none"}, {"gate", "none"}, {"scale.gradient", "beta_unaware"}})},
+      {"osdn_delta_net_normalised",
+       Scaled({{"decay", "none"}, {"scale.normalise", true}, {"step_max", int64_t{2}}})},
+      {"osdn_gated_delta_net", Scaled({{"scale.retention", "data"}})},
+      {"osdn_gated_delta_net_grouped",
+       Scaled({{"value_heads", int64_t{6}}, {"scale.retention", "learned"}})},
+      {"osdn_without_clip",
+       Scaled({{"scale.clip_min", testing::kNull}, {"scale.clip_max", testing::kNull}})},
+      {"osdn_kda", With(kKda, Scaled({{"scale.retention", "data"}}))},
+      {"osdn_kda_in_a_tight_box",
+       With(With(kKda, Scaled(kTightBox)),
+            {{"value_heads", int64_t{4}}, {"scale.retention", "constant"}, {"scale.gamma", 0.9}})},
   };
   return kFamilies;
 }
@@ -299,9 +99,9 @@ TEST(DeltaLayer, ObeysTheLawsInEveryFamilyOfOptions) {
   const uint32_t seed = testing::TestSeed();
   const std::unique_ptr<Device> device = OpenCpuDevice({.threads = 1});
   for (const Family& family : Families()) {
-    const LayerSpec spec = Spec(family.params);
+    const LayerSpec spec = DeltaTestSpec(family.params);
     ASSERT_EQ(DeltaType().conflict(spec), std::nullopt) << family.name;
-    const LayerCase test{.name = family.name, .spec = spec, .reference = Reference};
+    const LayerCase test{.name = family.name, .spec = spec, .reference = DeltaReference};
     testing::CheckLayerLaws(*device, test, seed);
   }
 }
@@ -310,13 +110,14 @@ TEST(DeltaLayer, ObeysTheLawsInEveryFamilyOfOptions) {
 TEST(DeltaLayer, ObeysTheLawsWithALargeState) {
   const uint32_t seed = testing::TestSeed();
   const std::unique_ptr<Device> device = OpenCpuDevice({.threads = 1});
-  for (const char* decay : {"head", "none"}) {
-    const LayerCase test{.name = decay,
-                         .spec = Spec({{"key_dim", int64_t{160}},
-                                       {"value_dim", int64_t{416}},
-                                       {"decay", decay},
-                                       {"value_heads", int64_t{4}}}),
-                         .reference = Reference,
+  const Params large = {
+      {"key_dim", int64_t{160}}, {"value_dim", int64_t{416}}, {"value_heads", int64_t{4}}};
+  const std::vector<Family> families = {{"head", {}},
+                                        {"scaled", With(Scaled(kTightBox), {{"decay", "none"}})}};
+  for (const Family& family : families) {
+    const LayerCase test{.name = family.name,
+                         .spec = DeltaTestSpec(With(large, family.params)),
+                         .reference = DeltaReference,
                          .rows = 150};
     testing::CheckLayerLaws(*device, test, seed);
   }
@@ -331,7 +132,12 @@ TEST(DeltaLayer, ObeysTheLawsForRandomShapes) {
   };
   for (uint32_t i = 0; i < 6; ++i) {
     const int64_t heads = draw(1, 3);
-    Params params = draw(0, 1) == 0 ? kKaczmarz : (draw(0, 1) == 0 ? kKda : Params{});
+    Params params = draw(0, 2) == 0 ? kKaczmarz : (draw(0, 1) == 0 ? kKda : Params{});
+    if (params != kKaczmarz && draw(0, 1) == 0) {
+      const char* const retentions[] = {"none", "learned", "data"};
+      params = With(params, Scaled(draw(0, 1) == 0 ? Params{} : kTightBox));
+      params = With(params, {{"scale.retention", retentions[draw(0, 2)]}});
+    }
     params = With(params, {{"heads", heads},
                            {"value_heads", heads * draw(1, 3)},
                            {"key_dim", draw(2, 70)},
@@ -343,14 +149,14 @@ TEST(DeltaLayer, ObeysTheLawsForRandomShapes) {
         name += param + " " + std::to_string(std::get<int64_t>(value)) + ", ";
       }
     }
-    const LayerCase test{.name = name, .spec = Spec(params), .reference = Reference};
+    const LayerCase test{.name = name, .spec = DeltaTestSpec(params), .reference = DeltaReference};
     testing::CheckLayerLaws(*device, test, seed + i);
   }
 }
 
 TEST(DeltaLayer, NamesParametersThatDoNotFitTogether) {
   const auto conflict = [](const Params& changes) {
-    return DeltaType().conflict(Spec(changes)).value_or("");
+    return DeltaType().conflict(DeltaTestSpec(changes)).value_or("");
   };
   using ::testing::HasSubstr;
   EXPECT_EQ(conflict({}), "");
@@ -372,6 +178,28 @@ TEST(DeltaLayer, NamesParametersThatDoNotFitTogether) {
   EXPECT_THAT(conflict({{"decay", "tied"}, {"step", "one"}}), HasSubstr("a step with logits"));
   EXPECT_THAT(conflict({{"decay", "tied"}, {"step_max", int64_t{2}}}), HasSubstr("step_max 1"));
   EXPECT_THAT(conflict({{"gate", "none"}, {"gate_rank", int64_t{4}}}), HasSubstr("gate_rank 0"));
+}
+
+TEST(DeltaLayer, NamesParametersOfAScaleThatDoNotFitTogether) {
+  const auto conflict = [](const Params& changes) {
+    return DeltaType().conflict(DeltaTestSpec(changes)).value_or("");
+  };
+  using ::testing::HasSubstr;
+  using testing::kNull;
+  EXPECT_EQ(conflict(Scaled({})), "");
+  for (const char* name : {"scale.eta", "scale.normalise", "scale.retention"}) {
+    EXPECT_THAT(conflict(Scaled({{name, kNull}})), HasSubstr(std::string(name) + " is null"));
+  }
+  EXPECT_THAT(conflict({{"scale.eta", 1.0}}),
+              HasSubstr("scale.eta is given, but scale.gradient is null"));
+  EXPECT_THAT(conflict(Scaled({{"scale.eta", 0.0}})), HasSubstr("scale.eta is 0"));
+  EXPECT_THAT(conflict(Scaled({{"scale.clip_max", kNull}})), HasSubstr("must both be"));
+  EXPECT_THAT(conflict(Scaled({{"scale.clip_max", 0.0}})), HasSubstr("less than scale.clip_max"));
+  EXPECT_THAT(conflict(Scaled({{"scale.retention", "constant"}})),
+              HasSubstr("needs a scale.gamma"));
+  EXPECT_THAT(conflict(Scaled({{"scale.gamma", 0.5}})), HasSubstr("takes no scale.gamma"));
+  EXPECT_THAT(conflict(Scaled({{"key_norm", "sum"}})), HasSubstr("needs key_norm \"l2\""));
+  EXPECT_THAT(conflict(Scaled({{"step", "one"}})), HasSubstr("needs step \"sigmoid\""));
 }
 
 }  // namespace

@@ -247,5 +247,107 @@ TEST(DeltaRule, LeavesTheStateAloneWhereBetaIsZeroAndNothingDecays) {
   EXPECT_EQ(memory, problem.state);
 }
 
+// One sequence through DeltaRuleCpu, with read-outs if `readouts`.
+struct Ran {
+  std::vector<float> out, state, residual, contraction, decay;
+};
+Ran RunRule(Problem& p, int32_t slot, bool readouts) {
+  Ran ran;
+  const auto rows = static_cast<size_t>(p.rows);
+  for (auto* of : {&ran.residual, &ran.contraction, &ran.decay}) of->assign(rows, 5.0f);
+  // Two slots, of which the second is the sequence's.
+  std::vector<float> pool(p.state.size());
+  pool.insert(pool.end(), p.state.begin(), p.state.end());
+  const std::vector<int32_t> starts = {0, static_cast<int32_t>(p.rows)}, slots = {slot};
+  DeltaRuleArgs args = p.Args(ran.out);
+  args.state = {.base = reinterpret_cast<std::byte*>(pool.data()),
+                .stride = static_cast<int64_t>(p.state.size() * sizeof(float))};
+  if (readouts) {
+    args.readouts = {.residual = ran.residual.data(),
+                     .contraction = ran.contraction.data(),
+                     .decay = ran.decay.data()};
+  }
+  DeltaRuleCpu({.rows = static_cast<int>(p.rows),
+                .sequences = 1,
+                .row_start = starts.data(),
+                .slots = slots.data()},
+               args);
+  ran.state.assign(pool.begin() + static_cast<ptrdiff_t>(p.state.size()), pool.end());
+  return ran;
+}
+
+// The same quantities in float64: each token's from the state that the tokens before it left.
+void ReferenceReadouts(const Problem& p, std::vector<double>& residual,
+                       std::vector<double>& contraction, std::vector<double>& decay) {
+  const auto& [heads, value_heads, key_dim, value_dim] = p.shape;
+  Problem before = p;
+  for (int64_t t = 0; t < p.rows; ++t) {
+    before.rows = t;
+    std::vector<double> out, state;
+    Reference(before, out, state);
+    double residuals = 0, contractions = 0, decays = 0;
+    for (int64_t j = 0; j < value_heads; ++j) {
+      const int64_t at = t * value_heads + j;
+      const float* k = p.k.data() + (t * heads + j / (value_heads / heads)) * key_dim;
+      const float* w = p.own_write_key ? p.w.data() + at * key_dim : k;
+      std::vector<double> kept(static_cast<size_t>(key_dim), 1.0);
+      double inner = 0, error = 0, length = 0;
+      for (int64_t i = 0; i < key_dim; ++i) {
+        const int64_t g = p.channel ? at * key_dim + i : at;
+        double& a = kept[static_cast<size_t>(i)];
+        if (!p.decay.empty())
+          a = std::exp(static_cast<double>(p.log_decay[static_cast<size_t>(g)]));
+        inner += static_cast<double>(w[i]) * static_cast<double>(k[i]);
+        decays += a / static_cast<double>(key_dim);
+      }
+      for (int64_t m = 0; m < value_dim; ++m) {
+        const double v = p.v[static_cast<size_t>(at * value_dim + m)];
+        double e = v;
+        for (int64_t i = 0; i < key_dim; ++i) {
+          e -= kept[static_cast<size_t>(i)] * static_cast<double>(k[i]) *
+               state[static_cast<size_t>((j * key_dim + i) * value_dim + m)];
+        }
+        error += e * e;
+        length += v * v;
+      }
+      residuals += std::sqrt(error / length);
+      contractions += std::pow(1 - static_cast<double>(p.beta[static_cast<size_t>(at)]) * inner, 2);
+    }
+    residual.push_back(residuals / static_cast<double>(value_heads));
+    contraction.push_back(contractions / static_cast<double>(value_heads));
+    decay.push_back(decays / static_cast<double>(value_heads));
+  }
+}
+
+TEST(DeltaRule, ReadsOutWhatATokenDidWithoutChangingABit) {
+  const uint32_t seed = testing::TestSeed();
+  std::mt19937 random(seed);
+  for (int i = 0; i < 14; ++i) {
+    // The last two are large enough for the chunk form.
+    const bool large = i >= 12;
+    const DeltaRuleShape shape =
+        large ? DeltaRuleShape{.heads = 1, .value_heads = 2, .key_dim = 200, .value_dim = 330}
+              : RandomShape(random);
+    Problem problem = RandomProblem(random, shape, large ? 20 : 1 + i,
+                                    static_cast<Decay>(large ? i % 2 : i % 3), -0.5f);
+    SCOPED_TRACE("EDDY_TEST_SEED=" + std::to_string(seed) + ", problem " + std::to_string(i));
+    const Ran off = RunRule(problem, 1, /*readouts=*/false);
+    const Ran on = RunRule(problem, 1, /*readouts=*/true);
+    EXPECT_EQ(off.out, on.out);
+    EXPECT_EQ(off.state, on.state);
+    EXPECT_EQ(off.residual, std::vector<float>(off.residual.size(), 5.0f));
+    std::vector<double> residual, contraction, decay;
+    ReferenceReadouts(problem, residual, contraction, decay);
+    testing::ExpectClose(on.residual, residual, 1e-5, "residual");
+    testing::ExpectClose(on.contraction, contraction, 1e-5, "contraction");
+    testing::ExpectClose(on.decay, decay, 1e-5, "decay");
+    const Ran nobody = RunRule(problem, kNoSlot, /*readouts=*/true);
+    EXPECT_EQ(nobody.state, problem.state);
+    for (const auto* of : {&nobody.out, &nobody.residual, &nobody.contraction, &nobody.decay}) {
+      EXPECT_EQ(*of, std::vector<float>(of->size()));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace eddy

@@ -55,8 +55,9 @@ TEST(LayerTypes, AreFoundByTheirNamesAndHaveAllParts) {
       EXPECT_LE(rule.min, rule.max) << rule.name;
     }
   }
-  EXPECT_EQ(names, (std::set<std::string>{"delta", "swiglu", "gelu"}));
-  EXPECT_EQ(FindLayerType("attention"), nullptr);
+  EXPECT_EQ(names, (std::set<std::string>{"attention", "delta", "gelu", "gla", "kalman", "longhorn",
+                                          "mamba", "mamba2", "mlstm", "swiglu"}));
+  EXPECT_EQ(FindLayerType("nonesuch"), nullptr);
 }
 
 TEST(LayerParts, AreFoundByTheNamesOfTheNeeds) {

@@ -1,5 +1,6 @@
-// Proves the short convolution against its formula in float64, with the state in any split, and
-// that sequences of kNoSlot get zeros and touch nothing. The layers' laws do the rest.
+// Proves the short convolution against its formula in float64, with and without bias, with the
+// state in any split, and that sequences of kNoSlot get zeros and touch nothing. The layers' laws
+// do the rest.
 #include "kernels/rules/short_conv/short_conv.h"
 
 #include <gtest/gtest.h>
@@ -20,10 +21,12 @@ TEST(ShortConv, EqualsItsFormulaInAnySplit) {
     const int64_t channels = 1 + static_cast<int64_t>(random() % 40), rows = 11;
     const std::vector<float> x = testing::RandomRows(rows, channels, seed);
     const std::vector<float> taps = testing::RandomRows(width, channels, seed + 1);
+    const std::vector<float> bias = testing::RandomRows(1, channels, seed + 2);
+    const bool biased = width % 2 == 0;
     std::vector<double> expected;
     for (int64_t t = 0; t < rows; ++t) {
       for (int64_t c = 0; c < channels; ++c) {
-        double sum = 0;
+        double sum = biased ? static_cast<double>(bias[static_cast<size_t>(c)]) : 0;
         for (int64_t j = 0; j < width; ++j) {
           const int64_t from = t - width + 1 + j;
           if (from < 0) continue;
@@ -42,6 +45,7 @@ TEST(ShortConv, EqualsItsFormulaInAnySplit) {
           .channels = channels,
           .width = width,
           .taps = taps.data(),
+          .bias = biased ? bias.data() : nullptr,
           .state = {.base = reinterpret_cast<std::byte*>(state.data()), .stride = bytes}};
       const int32_t slot = 1;
       for (const auto& [begin, end] : {std::pair{0, split}, std::pair{split, int32_t{rows}}}) {
@@ -59,12 +63,17 @@ TEST(ShortConv, EqualsItsFormulaInAnySplit) {
 }
 
 TEST(ShortConv, GivesZerosToRowsOfNobody) {
-  const std::vector<float> x(6, 3.0f), taps(4, 1.0f);
+  const std::vector<float> x(6, 3.0f), taps(4, 1.0f), bias(2, 1.0f);
   std::vector<float> out(6, -1.0f);
   const std::vector<int32_t> starts = {0, 3};
   const int32_t slot = kNoSlot;
   ShortConvCpu({.rows = 3, .sequences = 1, .row_start = starts.data(), .slots = &slot},
-               {.channels = 2, .width = 2, .x = x.data(), .taps = taps.data(), .out = out.data()});
+               {.channels = 2,
+                .width = 2,
+                .x = x.data(),
+                .taps = taps.data(),
+                .bias = bias.data(),
+                .out = out.data()});
   EXPECT_EQ(out, std::vector<float>(6, 0.0f));  // and a state, had it touched one, is null
 }
 

@@ -33,6 +33,10 @@ struct LayerCase {
   std::string name;
   LayerSpec spec = {};
   Reference reference = nullptr;  // float64, written from the formula
+  // Moves random weights to where the options make sense. Null: they do as they are.
+  std::function<void(const LayerSpec& spec, Weights& weights)> prepare = nullptr;
+  // Whether a rule that gives zeros makes the layer add nothing; not so with a skip or a bias.
+  bool adds_nothing_without_rule = true;
   // Of the distance from the reference, relative to max(1, greatest magnitude of the tensor). Its
   // size is that of float rounding, 6e-8, times the root of the sums' lengths and the depth of the
   // recurrence.
@@ -46,11 +50,13 @@ Weights RandomWeights(const LayerSpec& spec, uint32_t seed);
 std::vector<float> RandomRows(int64_t rows, int64_t d_model, uint32_t seed);
 
 // A layer with its weights, and a pool of records in which consecutive slots lie `gap` bytes
-// further apart than they must. Everything outside the fields holds canaries.
+// further apart than they must; likewise the pages of a layer that attends, of which each slot has
+// enough for kMaxPositions. Everything outside the fields holds canaries.
 class LayerRig {
  public:
+  static constexpr int64_t kMaxPositions = 256;
   LayerRig(Device& device, const LayerSpec& spec, const Weights& weights, int32_t slots,
-           int64_t gap = 0);
+           int64_t gap = 0, int64_t rows_per_page = 7);
   ~LayerRig();
 
   // Gives a slot the layer's initial state.
@@ -62,30 +68,48 @@ class LayerRig {
   };
   // One step; the rows' outputs, one sequence after another.
   std::vector<float> Run(const std::vector<Feed>& feeds);
-  // Flushes the slot, then its persistent bytes.
+  // Flushes the slot, then its persistent bytes, and behind them its keys and values.
   std::vector<std::byte> Record(int32_t slot);
   void SetRecord(int32_t slot, const std::vector<std::byte>& record);
-  // The bytes between two slots' records, and those of the null slot.
+  // The bytes between two slots' records, and those of the null slot; likewise of the pages.
   std::vector<std::byte> Record0AndGaps(int32_t slots);
   std::vector<float> StateField(int32_t slot, const std::string& name);
   // Heap allocations of the last Run's Forward.
   int64_t allocations() const { return allocations_; }
-  bool stateless() const { return needs_.state.empty(); }
+  bool stateless() const { return needs_.state.empty() && needs_.kv.empty(); }
 
  private:
   std::byte* At(int32_t slot) { return static_cast<std::byte*>(pool_.data()) + slot * stride_; }
+  std::byte* PageAt(int32_t page) {
+    return static_cast<std::byte*>(page_pool_.data()) + page * page_stride_;
+  }
+  // The `index`th page of a slot: those of all slots lie in turns. kNoPage for the null slot.
+  int32_t PageOf(int32_t slot, int64_t index) const {
+    return slot == kNoSlot ? kNoPage : static_cast<int32_t>(1 + index * slots_ + slot - 1);
+  }
+  int64_t pages_per_slot() const { return (kMaxPositions + rows_per_page_ - 1) / rows_per_page_; }
+  void MakePages();
   void Reserve(int64_t rows);
+  // Calls copy(bytes in a page, how many) for each token of each kv field of the slot, in order.
+  template <typename Copy>
+  void ForEachToken(int32_t slot, int64_t positions, Copy copy);
 
   Device& device_;
   const LayerSpec spec_;
   const LayerType& type_;
   const LayerNeeds needs_;
   const StateLayout layout_;
+  const int32_t slots_;
+  const int64_t rows_per_page_;
   int64_t stride_ = 0;
-  std::vector<std::byte> fresh_;  // a record with the initial state
+  int64_t page_bytes_ = 0, page_stride_ = 0;
+  int64_t token_bytes_ = 0;               // of all kv fields
+  std::vector<int64_t> kv_offsets_;       // in a page
+  std::map<int32_t, int64_t> positions_;  // of each slot
+  std::vector<std::byte> fresh_;          // a record with the initial state
   std::vector<Buffer> weight_buffers_;
   std::vector<TensorView> weights_;
-  Buffer pool_, scratch_, x_, arrays_;
+  Buffer pool_, page_pool_, scratch_, x_, arrays_;
   std::unique_ptr<Layer> layer_;
   int64_t allocations_ = 0;
 };

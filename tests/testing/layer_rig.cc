@@ -52,13 +52,16 @@ std::vector<float> RandomRows(int64_t rows, int64_t d_model, uint32_t seed) {
 }
 
 LayerRig::LayerRig(Device& device, const LayerSpec& spec, const Weights& weights, int32_t slots,
-                   int64_t gap)
+                   int64_t gap, int64_t rows_per_page)
     : device_(device),
       spec_(spec),
       type_(TypeOf(spec)),
       needs_(type_.needs(spec, device.traits())),
       layout_(std::span(&needs_, 1)),
+      slots_(slots),
+      rows_per_page_(rows_per_page),
       stride_(layout_.record_bytes() + gap),
+      page_stride_(gap),
       fresh_(static_cast<size_t>(layout_.record_bytes())) {
   for (const Field& field : needs_.weights) {
     EDDY_CHECK(field.dtype == DType::kF32);
@@ -74,6 +77,7 @@ LayerRig::LayerRig(Device& device, const LayerSpec& spec, const Weights& weights
     const Field& field = needs_.state[f];
     std::vector<float> values(static_cast<size_t>(Elements(field)), field.initial);
     if (!field.initial_weight.empty()) values = weights.at(field.initial_weight);
+    for (float& value : values) value = field.initial_is_log ? std::exp(value) : value;
     std::memcpy(fresh_.data() + layout_.offset(0, f), values.data(), values.size() * 4);
   }
   // Canaries where a small test looks for them; a pool of gigabytes stays untouched.
@@ -81,7 +85,23 @@ LayerRig::LayerRig(Device& device, const LayerSpec& spec, const Weights& weights
     const std::vector<std::byte> canaries(static_cast<size_t>(stride_ * (slots + 1)), kCanary);
     if (!canaries.empty()) device.Upload(pool_.data(), canaries);
   }
+  MakePages();
   Reserve(512);
+}
+
+void LayerRig::MakePages() {
+  for (const Field& field : needs_.kv) {
+    kv_offsets_.push_back(page_bytes_);
+    page_bytes_ += rows_per_page_ * FieldBytes(field);
+    token_bytes_ += FieldBytes(field);
+  }
+  if (needs_.kv.empty()) return;
+  page_stride_ += page_bytes_;
+  const int64_t bytes = page_stride_ * (1 + slots_ * pages_per_slot());
+  page_pool_ = device_.Allocate(bytes);
+  EDDY_CHECK(static_cast<bool>(page_pool_));
+  if (bytes >= (64 << 20)) return;
+  device_.Upload(page_pool_.data(), std::vector<std::byte>(static_cast<size_t>(bytes), kCanary));
 }
 
 LayerRig::~LayerRig() = default;
@@ -93,7 +113,7 @@ void LayerRig::Reserve(int64_t rows) {
   device_.Upload(scratch_.data(),
                  std::vector<std::byte>(static_cast<size_t>(scratch), std::byte{0xFF}));
   x_ = device_.Allocate(rows * spec_.d_model * 4);
-  arrays_ = device_.Allocate((3 * rows + 1) * 4);
+  arrays_ = device_.Allocate((3 * rows + 1 + 16 * pages_per_slot()) * 4);
   std::vector<FieldView> fields;
   for (size_t f = 0; f < needs_.state.size(); ++f) {
     fields.push_back({.base = At(0) + layout_.offset(0, f),
@@ -101,29 +121,48 @@ void LayerRig::Reserve(int64_t rows) {
                       .dtype = needs_.state[f].dtype,
                       .shape = needs_.state[f].shape});
   }
-  layer_ = device_.Make(type_, spec_,
-                        {.weights = weights_, .state = fields, .scratch = scratch_.data()});
+  std::vector<FieldView> kv;
+  for (size_t f = 0; f < needs_.kv.size(); ++f) {
+    const auto& shape = needs_.kv[f].shape;
+    kv.push_back({.base = PageAt(0) + kv_offsets_[f],
+                  .stride = page_stride_,
+                  .dtype = needs_.kv[f].dtype,
+                  .shape = {rows_per_page_, shape[0], shape[1], shape[2]}});
+  }
+  layer_ = device_.Make(
+      type_, spec_, {.weights = weights_, .state = fields, .kv = kv, .scratch = scratch_.data()});
   EDDY_CHECK(layer_ != nullptr);
 }
 
 void LayerRig::Fill(int32_t slot) {
   if (!fresh_.empty()) device_.Upload(At(slot), fresh_);
+  positions_[slot] = 0;
 }
 
 void LayerRig::Poison(int32_t slot) {
   const std::vector<std::byte> poison(fresh_.size(), std::byte{0xFF});
   if (!poison.empty()) device_.Upload(At(slot), poison);
+  const std::vector<std::byte> page(static_cast<size_t>(page_bytes_), std::byte{0xFF});
+  for (int64_t i = 0; i < pages_per_slot() && !page.empty(); ++i) {
+    device_.Upload(PageAt(PageOf(slot, i)), page);
+  }
 }
 
 std::vector<float> LayerRig::Run(const std::vector<Feed>& feeds) {
   std::vector<float> x;
-  std::vector<int32_t> starts = {0}, slots, positions(feeds.size());
+  std::vector<int32_t> starts = {0}, slots, positions, pages;
   int single = 0, most = 0;
   for (const Feed& feed : feeds) {
     const auto rows = static_cast<int32_t>(static_cast<int64_t>(feed.x.size()) / spec_.d_model);
     x.insert(x.end(), feed.x.begin(), feed.x.end());
     starts.push_back(starts.back() + rows);
     slots.push_back(feed.slot);
+    int64_t& position = positions_[feed.slot];
+    positions.push_back(static_cast<int32_t>(position));
+    // Positions of nobody are nobody's to count.
+    if (feed.slot != kNoSlot) position += rows;
+    EDDY_CHECK(position <= kMaxPositions || needs_.kv.empty());
+    for (int64_t i = 0; i < pages_per_slot(); ++i) pages.push_back(PageOf(feed.slot, i));
     most = std::max(most, rows);
     if (rows == 1 && single + 1 == static_cast<int>(slots.size())) ++single;
   }
@@ -134,6 +173,9 @@ std::vector<float> LayerRig::Run(const std::vector<Feed>& feeds) {
   device_.Upload(device_starts, std::as_bytes(std::span(starts)));
   device_.Upload(device_slots, std::as_bytes(std::span(slots)));
   device_.Upload(device_positions, std::as_bytes(std::span(positions)));
+  int32_t* const device_pages = device_positions + positions.size();
+  EDDY_CHECK(feeds.size() <= 16);  // Reserve
+  device_.Upload(device_pages, std::as_bytes(std::span(pages)));
   device_.Upload(x_.data(), std::as_bytes(std::span(x)));
   const Step step{.rows = starts.back(),
                   .sequences = static_cast<int>(feeds.size()),
@@ -141,7 +183,9 @@ std::vector<float> LayerRig::Run(const std::vector<Feed>& feeds) {
                   .max_rows_per_sequence = most,
                   .row_start = device_starts,
                   .slots = device_slots,
-                  .positions = device_positions};
+                  .positions = device_positions,
+                  .pages = device_pages,
+                  .max_pages = static_cast<int>(pages_per_slot())};
   const int64_t before = AllocationCount();
   layer_->Forward(step, {.data = x_.data(), .shape = {step.rows, spec_.d_model, 1, 1}});
   allocations_ = AllocationCount() - before;
@@ -151,20 +195,43 @@ std::vector<float> LayerRig::Run(const std::vector<Feed>& feeds) {
   return out;
 }
 
+template <typename Copy>
+void LayerRig::ForEachToken(int32_t slot, int64_t positions, Copy copy) {
+  for (size_t f = 0; f < needs_.kv.size(); ++f) {
+    const int64_t bytes = FieldBytes(needs_.kv[f]);
+    for (int64_t t = 0; t < positions; ++t) {
+      copy(PageAt(PageOf(slot, t / rows_per_page_)) + kv_offsets_[f] + t % rows_per_page_ * bytes,
+           static_cast<size_t>(bytes));
+    }
+  }
+}
+
 std::vector<std::byte> LayerRig::Record(int32_t slot) {
   auto* arrays = static_cast<int32_t*>(arrays_.data());
   const std::vector<int32_t> values = {0, 0, slot, 0};
   device_.Upload(arrays, std::as_bytes(std::span(values)));
   layer_->Flush({.sequences = 1, .row_start = arrays, .slots = arrays + 2, .positions = arrays});
-  std::vector<std::byte> record(static_cast<size_t>(layout_.persistent_bytes()));
-  device_.Download(record, At(slot));
+  auto at = static_cast<size_t>(layout_.persistent_bytes());
+  std::vector<std::byte> record(at + static_cast<size_t>(positions_[slot] * token_bytes_));
+  device_.Download(std::span(record).first(at), At(slot));
+  ForEachToken(slot, positions_[slot], [&](const std::byte* token, size_t bytes) {
+    device_.Download(std::span(record).subspan(at, bytes), token);
+    at += bytes;
+  });
   EDDY_CHECK(!device_.Finish().has_value());
   return record;
 }
 
 void LayerRig::SetRecord(int32_t slot, const std::vector<std::byte>& record) {
   Fill(slot);
-  device_.Upload(At(slot), record);
+  auto at = static_cast<size_t>(layout_.persistent_bytes());
+  device_.Upload(At(slot), std::span(record).first(at));
+  if (token_bytes_ == 0) return;
+  positions_[slot] = static_cast<int64_t>(record.size() - at) / token_bytes_;
+  ForEachToken(slot, positions_[slot], [&](std::byte* token, size_t bytes) {
+    device_.Upload(token, std::span(record).subspan(at, bytes));
+    at += bytes;
+  });
 }
 
 std::vector<std::byte> LayerRig::Record0AndGaps(int32_t slots) {
@@ -175,6 +242,13 @@ std::vector<std::byte> LayerRig::Record0AndGaps(int32_t slots) {
     std::vector<std::byte> between(gap);
     device_.Download(between, At(slot) + fresh_.size());
     bytes.insert(bytes.end(), between.begin(), between.end());
+  }
+  for (int32_t page = 0; page <= slots * pages_per_slot() && page_bytes_ > 0; ++page) {
+    // Of page 0 all, of the others what lies behind them.
+    const int64_t from = page == kNoPage ? 0 : page_bytes_;
+    std::vector<std::byte> part(static_cast<size_t>(page_stride_ - from));
+    device_.Download(part, PageAt(page) + from);
+    bytes.insert(bytes.end(), part.begin(), part.end());
   }
   EDDY_CHECK(!device_.Finish().has_value());
   return bytes;

@@ -14,6 +14,9 @@ constexpr const char* kStepWords[] = {"sigmoid",          "one",     "kaczmarz",
                                       "kaczmarz_learned", "longhorn"};
 constexpr const char* kGateWords[] = {"none", "silu", "sigmoid"};
 constexpr const char* kInitialWords[] = {"zero", "learned"};
+constexpr const char* kGradientWords[] = {"beta_aware", "beta_unaware"};
+constexpr const char* kRetentionWords[] = {"none", "constant", "learned", "data"};
+constexpr double kMostClip = 1e30;
 
 using Rule = ParamRule;
 constexpr ParamRule kParams[] = {
@@ -35,6 +38,21 @@ constexpr ParamRule kParams[] = {
     {.name = "gate", .kind = Rule::kWord, .words = kGateWords},
     {.name = "gate_rank", .kind = Rule::kInt, .min = 0, .max = 65536},
     {.name = "initial_state", .kind = Rule::kWord, .words = kInitialWords},
+    {.name = "scale.gradient", .kind = Rule::kWord, .words = kGradientWords, .nullable = true},
+    {.name = "scale.eta", .kind = Rule::kReal, .min = 0, .max = 1000, .nullable = true},
+    {.name = "scale.normalise", .kind = Rule::kFlag, .nullable = true},
+    {.name = "scale.clip_min",
+     .kind = Rule::kReal,
+     .min = -kMostClip,
+     .max = kMostClip,
+     .nullable = true},
+    {.name = "scale.clip_max",
+     .kind = Rule::kReal,
+     .min = -kMostClip,
+     .max = kMostClip,
+     .nullable = true},
+    {.name = "scale.retention", .kind = Rule::kWord, .words = kRetentionWords, .nullable = true},
+    {.name = "scale.gamma", .kind = Rule::kReal, .min = 0, .max = 1, .nullable = true},
 };
 
 // The enumerators stand in the order of the words.
@@ -77,7 +95,46 @@ std::optional<std::string> DecayConflict(const LayerSpec& spec, const DeltaOptio
   return std::nullopt;
 }
 
+std::optional<std::string> NoScaleConflict(const LayerSpec& spec) {
+  for (const auto& [name, value] : spec.params) {
+    if (name.rfind("scale.", 0) == 0 && !std::holds_alternative<std::monostate>(value)) {
+      return name + " is given, but scale.gradient is null";
+    }
+  }
+  return std::nullopt;
+}
+
+// What can be said before DeltaOptions is made, which relies on it.
+std::optional<std::string> ScaleConflict(const LayerSpec& spec) {
+  if (spec.IsNull("scale.gradient")) return NoScaleConflict(spec);
+  for (const char* name : {"scale.eta", "scale.normalise", "scale.retention"}) {
+    if (spec.IsNull(name)) return std::string(name) + " is null, a scale needs it";
+  }
+  if (!(spec.Real("scale.eta") > 0)) return "scale.eta is 0, it must be above 0";
+  if (spec.IsNull("scale.clip_min") != spec.IsNull("scale.clip_max")) {
+    return "scale.clip_min and scale.clip_max must both be null or both be given";
+  }
+  if (!spec.IsNull("scale.clip_min") &&
+      !(spec.Real("scale.clip_min") < spec.Real("scale.clip_max"))) {
+    return "scale.clip_min must be less than scale.clip_max";
+  }
+  const bool constant = spec.Word("scale.retention") == "constant";
+  const std::string retention = "scale.retention \"" + spec.Word("scale.retention") + "\"";
+  if (constant && (spec.IsNull("scale.gamma") || !(spec.Real("scale.gamma") > 0))) {
+    return retention + " needs a scale.gamma in (0, 1]";
+  }
+  if (!constant && !spec.IsNull("scale.gamma")) return retention + " takes no scale.gamma";
+  if (spec.Word("step") != "sigmoid") {
+    return "a scale needs step \"sigmoid\", got \"" + spec.Word("step") + "\"";
+  }
+  if (spec.Word("key_norm") != "l2") {
+    return "a scale needs key_norm \"l2\", got \"" + spec.Word("key_norm") + "\"";
+  }
+  return std::nullopt;
+}
+
 std::optional<std::string> Conflict(const LayerSpec& spec) {
+  if (auto conflict = ScaleConflict(spec)) return conflict;
   const DeltaOptions o(spec);
   if (o.shape.value_heads % o.shape.heads != 0) {
     return "value_heads is " + std::to_string(o.shape.value_heads) +
@@ -124,6 +181,35 @@ void AddGateWeights(const DeltaOptions& o, DType matrix, std::vector<Field>& wei
   weights.push_back({.name = "gate_up.bias", .shape = {o.v_width(), 1, 1, 1}});
 }
 
+void AddScaleWeights(const DeltaOptions& o, DType matrix, std::vector<Field>& weights) {
+  const int64_t value_heads = o.shape.value_heads;
+  // Always float: it becomes a part of the state.
+  weights.push_back({.name = "scale_init", .shape = {value_heads, o.shape.key_dim, 1, 1}});
+  if (o.scale->retention == DeltaOptions::Retention::kLearned) {
+    weights.push_back({.name = "retention_logit", .shape = {value_heads, 1, 1, 1}});
+  }
+  if (o.scale->retention == DeltaOptions::Retention::kData) {
+    weights.push_back(
+        {.name = "retention.weight", .dtype = matrix, .shape = {value_heads, o.d_model, 1, 1}});
+    weights.push_back({.name = "retention.bias", .shape = {value_heads, 1, 1, 1}});
+  }
+}
+
+DeltaOptions::Scale ReadScale(const LayerSpec& spec) {
+  DeltaOptions::Scale scale = {.rule = {.beta_aware = spec.Word("scale.gradient") == "beta_aware",
+                                        .eta = static_cast<float>(spec.Real("scale.eta")),
+                                        .normalise = spec.Flag("scale.normalise"),
+                                        .clips = !spec.IsNull("scale.clip_min")},
+                               .retention = FromWord<DeltaOptions::Retention>(
+                                   kRetentionWords, spec.Word("scale.retention"))};
+  if (scale.rule.clips) {
+    scale.rule.clip_min = static_cast<float>(spec.Real("scale.clip_min"));
+    scale.rule.clip_max = static_cast<float>(spec.Real("scale.clip_max"));
+  }
+  if (!spec.IsNull("scale.gamma")) scale.gamma = static_cast<float>(spec.Real("scale.gamma"));
+  return scale;
+}
+
 std::vector<Field> Weights(const DeltaOptions& o, DType matrix) {
   const int64_t d_model = o.d_model, q = o.q_width(), v = o.v_width(), width = o.conv_width;
   const DeltaRuleShape& shape = o.shape;
@@ -155,6 +241,7 @@ std::vector<Field> Weights(const DeltaOptions& o, DType matrix) {
     weights.push_back(
         {.name = "state_init", .shape = {shape.value_heads, shape.key_dim, shape.value_dim, 1}});
   }
+  if (o.scale) AddScaleWeights(o, matrix, weights);
   return weights;
 }
 
@@ -181,6 +268,7 @@ DeltaOptions::DeltaOptions(const LayerSpec& spec)
   if (!spec.IsNull("decay_rank")) decay_rank = spec.Int("decay_rank");
   if (!spec.IsNull("decay_bound")) decay_bound = static_cast<float>(spec.Real("decay_bound"));
   if (!spec.IsNull("step_eps")) step_eps = static_cast<float>(spec.Real("step_eps"));
+  if (!spec.IsNull("scale.gradient")) scale = ReadScale(spec);
 }
 
 LayerNeeds DeltaNeeds(const LayerSpec& spec, const DeviceTraits& traits) {
@@ -196,6 +284,10 @@ LayerNeeds DeltaNeeds(const LayerSpec& spec, const DeviceTraits& traits) {
     needs.state.push_back({.name = "conv_q", .shape = {history, o.q_width(), 1, 1}});
     needs.state.push_back({.name = "conv_k", .shape = {history, o.q_width(), 1, 1}});
     needs.state.push_back({.name = "conv_v", .shape = {history, o.v_width(), 1, 1}});
+  }
+  if (o.scale) {
+    needs.state.push_back(
+        {.name = "scale", .shape = {value_heads, key_dim, 1, 1}, .initial_weight = "scale_init"});
   }
   const auto float_bytes = static_cast<int64_t>(sizeof(float));
   needs.scratch_bytes = DeltaRuleScratchFloats(o.shape) * float_bytes;

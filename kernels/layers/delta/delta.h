@@ -1,12 +1,13 @@
-// Layer "delta": DeltaNet, Gated DeltaNet, KDA and Kaczmarz linear attention are options of one
-// layer around the delta rule (kernels/rules/delta_rule/delta_rule.h). With n = RMSNorm(x):
+// Layer "delta": DeltaNet, Gated DeltaNet, KDA, Kaczmarz linear attention and OSDN are options of
+// one layer around the delta rule (kernels/rules/delta_rule/delta_rule.h). With n = RMSNorm(x):
 //   q, k, v = act(conv(W_q n)), act(conv(W_k n)), silu(conv(W_v n))
 //   q = normalise(q) K^-1/2,  k = normalise(k)                    per head
 //   beta = step size,  g = log decay                              per value head, below
-//   o = delta rule(q, k, v, beta, g)
+//   w = k, or d * k with a scale d learned online (kernels/rules/osdn_scale/osdn_scale.h)
+//   o = delta rule(q, k, w, v, beta, g)
 //   x <- x + W_out concat( RMSNorm_V(o) * out_norm * act_gate(z) )
 // Sources: DeltaNet arXiv 2406.06484; Gated DeltaNet 2412.06464; KDA 2510.26692; Kaczmarz
-// 2605.08587; layers as in flash-linear-attention 0.5.2 and the authors' code.
+// 2605.08587; OSDN 2605.13473; layers as in flash-linear-attention 0.5.2 and the authors' code.
 //
 // parameter      values                       meaning
 // heads          int                          H, of q and k
@@ -37,7 +38,20 @@
 // gate           none | silu | sigmoid        act_gate; none leaves the factor out
 // gate_rank      int                          0: z = W_gate n; r: z = W_up W_down n + bias
 // initial_state  zero | learned               what S starts from
-// All but `sigmoid` and `one` need key_norm none: |k| must be the raw one.
+// scale.*        the write key's scale d. scale.gradient null: there is none (w = k), and all other
+//                scale.* are null too. Else:
+// scale.gradient    beta_aware | beta_unaware
+// scale.eta         > 0                       step of d
+// scale.normalise   flag                      divides the step by sum of k^2
+// scale.clip_min,   both null, or
+// scale.clip_max    clip_min < clip_max       bounds of d
+// scale.retention   what r keeps of d, per value head:
+//                   none                      r = 1
+//                   constant                  r = scale.gamma, in (0, 1]; else gamma is null
+//                   learned                   r = sigmoid(retention_logit)
+//                   data                      r = sigmoid(W_retention n + bias), per token
+// A scale needs step sigmoid and key_norm l2. All steps but `sigmoid` and `one` need
+// key_norm none: |k| must be the raw one.
 // relaxed_kaczmarz of the authors' code is kaczmarz with query_norm none; no_norm is sigmoid with
 // key_norm none; gate_mode single is decay tied.
 //
@@ -62,11 +76,16 @@
 // out_norm.weight           [V]                shared by all heads
 // out.weight                [D, HV V]
 // state_init                [HV, K, V]         initial_state learned
+// scale_init                [HV, K]            a scale; what d starts from
+// retention_logit           [HV]               scale.retention learned
+// retention.weight          [HV, D]            scale.retention data
+// retention.bias            [HV]               likewise
 //
 // state field               shape              meaning
 // state                     [HV, K, V]         S
 // conv_q, conv_k            [W - 1, H K]       last inputs of the convolutions, oldest first
 // conv_v                    [W - 1, HV V]
+// scale                     [HV, K]            d, with a scale
 #pragma once
 
 #include <cstdint>
@@ -76,6 +95,7 @@
 
 #include "kernels/layer.h"
 #include "kernels/rules/delta_rule/delta_rule.h"
+#include "kernels/rules/osdn_scale/osdn_scale.h"
 
 namespace eddy {
 
@@ -86,6 +106,12 @@ struct DeltaOptions {
   enum class Activation { kIdentity, kSilu, kRelu, kElu };
   enum class StepSize { kSigmoid, kOne, kKaczmarz, kKaczmarzFull, kKaczmarzLearned, kLonghorn };
   enum class Gate { kNone, kSilu, kSigmoid };
+  enum class Retention { kNone, kConstant, kLearned, kData };
+  struct Scale {
+    OsdnScaleOptions rule = {};
+    Retention retention = Retention::kNone;
+    float gamma = 1;
+  };
 
   explicit DeltaOptions(const LayerSpec& spec);
 
@@ -106,6 +132,7 @@ struct DeltaOptions {
   Gate gate = Gate::kNone;
   int64_t gate_rank = 0;
   bool learned_state = false;
+  std::optional<Scale> scale = {};
 
   // Whether there are logits b of the step.
   bool has_step_logits() const { return step != StepSize::kOne && step != StepSize::kKaczmarzFull; }

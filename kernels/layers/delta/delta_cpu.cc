@@ -2,10 +2,11 @@
 #include <cmath>
 #include <vector>
 
-#include "base/check.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/layers/delta/delta.h"
+#include "kernels/layers/delta/delta_cpu_rows.h"
+#include "kernels/rules/osdn_scale/osdn_scale.h"
 #include "kernels/rules/short_conv/short_conv.h"
 
 namespace eddy {
@@ -56,13 +57,26 @@ void Normalise(DeltaOptions::Norm norm, float scale, int64_t vectors, int64_t di
 float Sigmoid(float x) { return 1.0f / (1.0f + std::exp(-x)); }
 float Softplus(float x) { return x > 20.0f ? x : std::log1p(std::exp(x)); }
 
+// r of each value head where no token changes it; empty if it is 1, or another for each token.
+std::vector<float> FixedRetention(const DeltaOptions& options, const float* logit) {
+  const auto value_heads = static_cast<size_t>(options.shape.value_heads);
+  std::vector<float> fixed;
+  if (options.scale->retention == DeltaOptions::Retention::kConstant) {
+    fixed.assign(value_heads, options.scale->gamma);
+  }
+  if (options.scale->retention == DeltaOptions::Retention::kLearned) {
+    for (size_t j = 0; j < value_heads; ++j) fixed.push_back(Sigmoid(logit[j]));
+  }
+  return fixed;
+}
+
 class DeltaCpu : public Layer {
  public:
   DeltaCpu(const LayerSpec& spec, const LayerParts& parts);
   void Forward(const Step& step, TensorView x) override;
 
  private:
-  struct Rows;     // where the intermediate tensors of a step lie in scratch
+  using Rows = DeltaCpuRows;
   struct Stream {  // one of q, k, v
     const float* weight = nullptr;
     std::vector<float> taps;
@@ -75,55 +89,17 @@ class DeltaCpu : public Layer {
   void StepSizes(const Rows& rows) const;
   void HeadDecay(const Rows& rows) const;
   void ChannelDecay(const Rows& rows) const;
+  void ScaleKeys(const Step& step, const Rows& rows) const;
   void Output(const Rows& rows, float* x) const;
 
   const DeltaOptions options_;
   float* const scratch_;
-  FieldView state_;
+  FieldView state_, scale_;
   Stream q_, k_, v_;
+  std::vector<float> fixed_retention_;  // [HV], if the same for all tokens and not 1
   const float *norm_, *step_, *step_bias_, *step_scale_, *decay_, *decay_down_, *decay_up_;
   const float *decay_rate_log_, *decay_bias_, *gate_, *gate_down_, *gate_up_, *gate_bias_;
-  const float *out_norm_, *out_;
-};
-
-struct DeltaCpu::Rows {
-  Rows(const DeltaOptions& o, int64_t rows, float* scratch) : count(rows), rule(scratch) {
-    float* at = scratch + DeltaRuleScratchFloats(o.shape);
-    const auto take = [&](int64_t width) {
-      float* const taken = at;
-      at += rows * width;
-      return taken;
-    };
-    const int64_t decays = o.decay == DeltaOptions::Decay::kChannel
-                               ? o.shape.value_heads * o.shape.key_dim
-                               : o.shape.value_heads;
-    normed = take(o.d_model);
-    before = take(std::max(o.q_width(), o.v_width()));
-    q = take(o.q_width());
-    k = take(o.q_width());
-    v = take(o.v_width());
-    gate = take(o.v_width());
-    out = take(o.v_width());
-    low = take(std::max(o.decay_rank, o.gate_rank));
-    beta = take(o.shape.value_heads);
-    decay = take(decays);
-    log_decay = take(o.shape.value_heads);
-    EDDY_DCHECK(at == scratch + DeltaRuleScratchFloats(o.shape) + rows * DeltaCpuFloatsPerRow(o));
-  }
-
-  int64_t count;
-  float* rule;
-  float* normed;     // [rows, D]
-  float* before;     // [rows, max(H K, HV V)]: inputs of one convolution
-  float* q;          // [rows, H, K]
-  float* k;          // [rows, H, K]
-  float* v;          // [rows, HV, V]
-  float* gate;       // [rows, HV, V]
-  float* out;        // [rows, HV, V]
-  float* low;        // [rows, max(decay_rank, gate_rank)]
-  float* beta;       // [rows, HV]: first the logits b
-  float* decay;      // [rows, HV] or [rows, HV, K]: factors
-  float* log_decay;  // [rows, HV]; scalar decay only
+  const float *out_norm_, *out_, *retention_, *retention_bias_;
 };
 
 DeltaCpu::DeltaCpu(const LayerSpec& spec, const LayerParts& parts)
@@ -161,6 +137,11 @@ DeltaCpu::DeltaCpu(const LayerSpec& spec, const LayerParts& parts)
   gate_bias_ = weight("gate_up.bias");
   out_norm_ = weight("out_norm.weight");
   out_ = weight("out.weight");
+  retention_ = weight("retention.weight");
+  retention_bias_ = weight("retention.bias");
+  if (!options_.scale) return;
+  scale_ = *FindState(needs, parts, "scale");
+  fixed_retention_ = FixedRetention(options_, weight("retention_logit"));
 }
 
 // out = act(conv(W n)) for one of q, k, v.
@@ -266,6 +247,35 @@ void DeltaCpu::ChannelDecay(const Rows& rows) const {
   simd::Exp(rows.decay, rows.count * channels);
 }
 
+// w = d * k for every value head, and the next d.
+void DeltaCpu::ScaleKeys(const Step& step, const Rows& rows) const {
+  const auto& [heads, value_heads, key_dim, value_dim] = options_.shape;
+  const float* retention = fixed_retention_.empty() ? nullptr : fixed_retention_.data();
+  if (retention_ != nullptr) {
+    Linear({.rows = rows.count,
+            .in = options_.d_model,
+            .out = value_heads,
+            .x = rows.normed,
+            .w = retention_,
+            .y = rows.retention});
+    for (int64_t r = 0; r < rows.count; ++r) {
+      simd::AddScaled(1.0f, retention_bias_, rows.retention + r * value_heads, value_heads);
+    }
+    simd::Sigmoid(rows.retention, rows.count * value_heads);
+    retention = rows.retention;
+  }
+  OsdnScaleCpu(step, {.heads = heads,
+                      .value_heads = value_heads,
+                      .key_dim = key_dim,
+                      .options = options_.scale->rule,
+                      .k = rows.k,
+                      .beta = rows.beta,
+                      .retention = retention,
+                      .retention_stride = retention_ != nullptr ? value_heads : 0,
+                      .scale = scale_,
+                      .w = rows.w});
+}
+
 // x += W_out (RMSNorm_V(o) * act(z))
 void DeltaCpu::Output(const Rows& rows, float* x) const {
   const int64_t value_dim = options_.shape.value_dim, width = options_.v_width();
@@ -322,12 +332,14 @@ void DeltaCpu::Forward(const Step& step, TensorView x_view) {
   StepSizes(rows);
   if (options_.decay == DeltaOptions::Decay::kHead) HeadDecay(rows);
   if (options_.decay == DeltaOptions::Decay::kChannel) ChannelDecay(rows);
+  if (options_.scale) ScaleKeys(step, rows);
 
   const bool decays = options_.decay != DeltaOptions::Decay::kNone;
   const bool channel = options_.decay == DeltaOptions::Decay::kChannel;
   DeltaRuleCpu(step, {.shape = shape,
                       .q = rows.q,
                       .k = rows.k,
+                      .w = rows.w,
                       .v = rows.v,
                       .beta = rows.beta,
                       .decay = decays ? rows.decay : nullptr,
@@ -346,7 +358,8 @@ int64_t DeltaCpuFloatsPerRow(const DeltaOptions& o) {
   const int64_t decays =
       o.decay == DeltaOptions::Decay::kChannel ? value_heads * key_dim : value_heads;
   return o.d_model + std::max(o.q_width(), o.v_width()) + 2 * o.q_width() + 3 * o.v_width() +
-         std::max(o.decay_rank, o.gate_rank) + 2 * value_heads + decays;
+         std::max(o.decay_rank, o.gate_rank) + 2 * value_heads + decays +
+         (o.scale ? value_heads * (key_dim + 1) : 0);
 }
 
 std::unique_ptr<Layer> MakeDeltaCpu(const LayerSpec& spec, const LayerParts& parts) {

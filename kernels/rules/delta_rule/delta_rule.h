@@ -33,6 +33,19 @@ struct DeltaRuleShape {
   int64_t heads = 0, value_heads = 0, key_dim = 0, value_dim = 0;  // H, HV, K, V
 };
 
+// What a token did to the memory, each a mean over the value heads. Null: not wanted, and not
+// computed; state and outputs are the same to the bit either way. Rows without a slot get zeros.
+struct DeltaReadouts {
+  // [rows], |e| / |v|: 0, the memory knew v; 1, it knew nothing; above, it was wrong. A token that
+  // is not written (beta 0) or has v = 0 counts as 0.
+  float* residual = nullptr;
+  // [rows], (1 - beta w.k)^2, which is |v - S'k|^2 / |e|^2 with S after the update: above 1, the
+  // step made the recall worse.
+  float* contraction = nullptr;
+  float* decay = nullptr;  // [rows], e^g; with vector decay a mean over the key channels too
+  bool wanted() const { return residual != nullptr || contraction != nullptr || decay != nullptr; }
+};
+
 struct DeltaRuleArgs {
   DeltaRuleShape shape = {};
   const float* q = nullptr;      // [rows, H, K], scaled by K^-1/2
@@ -47,6 +60,7 @@ struct DeltaRuleArgs {
   FieldView state = {};      // [HV, K, V] fp32
   float* out = nullptr;      // [rows, HV, V]
   float* scratch = nullptr;  // DeltaRuleScratchFloats
+  DeltaReadouts readouts = {};
 };
 
 int64_t DeltaRuleScratchFloats(const DeltaRuleShape& shape);
@@ -54,8 +68,9 @@ int64_t DeltaRuleScratchFloats(const DeltaRuleShape& shape);
 // Rows of kNoSlot become zeros. Picks the form per sequence, by its number of rows alone.
 void DeltaRuleCpu(const Step& step, const DeltaRuleArgs& args);
 
-// The two forms for rows [first, first + rows) of one sequence whose state is `state` [HV, K, V];
-// the chunk form is for scalar decay or none.
+// The two forms, without read-outs but that the chunk form adds to readouts.residual if it is
+// wanted, for rows [first, first + rows) of one sequence whose state is `state` [HV, K, V]; the
+// chunk form is for scalar decay or none.
 void DeltaRuleSteps(const DeltaRuleArgs& args, int64_t first, int64_t rows, float* state);
 void DeltaRuleChunks(const DeltaRuleArgs& args, int64_t first, int64_t rows, float* state);
 

@@ -35,6 +35,7 @@ struct Head {
   const float* beta;
   const float* log_decay;  // null: none
   float* out;
+  float* residual;  // null: not wanted
   int64_t key_stride, write_stride, value_stride, head_stride;
 };
 
@@ -62,6 +63,18 @@ void MaskGrams(const Head& h, int64_t c, const float* sums, float* grams) {
       p[i * c + j] *= between;
     }
     std::fill(p + i * c + i + 1, p + (i + 1) * c, 0.0f);
+  }
+}
+
+// Adds this head's share of the residuals, from N = diag(beta) e.
+void AddResiduals(const Head& h, int64_t c, int64_t value_dim, const float* n) {
+  const auto value_heads = static_cast<float>(h.head_stride);
+  for (int64_t i = 0; i < c; ++i) {
+    const float length = h.beta[i * h.head_stride] *
+                         std::sqrt(simd::SumOfSquares(h.v + i * h.value_stride, value_dim));
+    if (length == 0) continue;
+    h.residual[i] +=
+        std::sqrt(simd::SumOfSquares(n + i * value_dim, value_dim)) / length / value_heads;
   }
 }
 
@@ -97,6 +110,7 @@ void Chunk(const Head& h, const DeltaRuleShape& shape, int64_t c, const Scratch&
     }
   }
   SolveUnitLower({.data = s.grams, .stride = c}, {.data = n, .stride = value_dim}, c, value_dim);
+  if (h.residual != nullptr) AddResiduals(h, c, value_dim, n);
   float* out = s.products + c * value_dim;
   Gemm({.m = c,
         .n = value_dim,
@@ -132,17 +146,19 @@ void DeltaRuleChunks(const DeltaRuleArgs& p, int64_t first, int64_t rows, float*
     for (int64_t begin = first; begin < first + rows; begin += kChunk) {
       const int64_t key_at = (begin * heads + j / group) * key_dim;
       const int64_t head_at = begin * value_heads + j;
-      const Head head{.q = p.q + key_at,
-                      .k = p.k + key_at,
-                      .w = p.w != nullptr ? p.w + head_at * key_dim : p.k + key_at,
-                      .v = p.v + head_at * value_dim,
-                      .beta = p.beta + head_at,
-                      .log_decay = p.log_decay != nullptr ? p.log_decay + head_at : nullptr,
-                      .out = p.out + head_at * value_dim,
-                      .key_stride = heads * key_dim,
-                      .write_stride = (p.w != nullptr ? value_heads : heads) * key_dim,
-                      .value_stride = value_heads * value_dim,
-                      .head_stride = value_heads};
+      const Head head{
+          .q = p.q + key_at,
+          .k = p.k + key_at,
+          .w = p.w != nullptr ? p.w + head_at * key_dim : p.k + key_at,
+          .v = p.v + head_at * value_dim,
+          .beta = p.beta + head_at,
+          .log_decay = p.log_decay != nullptr ? p.log_decay + head_at : nullptr,
+          .out = p.out + head_at * value_dim,
+          .residual = p.readouts.residual != nullptr ? p.readouts.residual + begin : nullptr,
+          .key_stride = heads * key_dim,
+          .write_stride = (p.w != nullptr ? value_heads : heads) * key_dim,
+          .value_stride = value_heads * value_dim,
+          .head_stride = value_heads};
       Chunk(head, p.shape, std::min(kChunk, first + rows - begin), Scratch(p.scratch, p.shape),
             state + j * key_dim * value_dim);
     }

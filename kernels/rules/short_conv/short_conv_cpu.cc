@@ -19,6 +19,7 @@ void OneSequence(const ShortConvArgs& p, const float* x, int64_t rows, float* st
     for (int64_t j = 1; j < p.width; ++j) {
       simd::MultiplyAdd(input(t - history + j), p.taps + j * p.channels, y, p.channels);
     }
+    if (p.bias != nullptr) simd::AddScaled(1.0f, p.bias, y, p.channels);
   }
   // Oldest first, so that no row is overwritten before it has moved.
   for (int64_t j = 0; j < history; ++j) {
@@ -28,6 +29,17 @@ void OneSequence(const ShortConvArgs& p, const float* x, int64_t rows, float* st
 }
 
 }  // namespace
+
+std::vector<float> ShortConvTaps(const TensorView& weight) {
+  const int64_t channels = weight.shape[0], width = weight.shape[1];
+  std::vector<float> taps(static_cast<size_t>(channels * width));
+  for (int64_t c = 0; c < channels; ++c) {
+    for (int64_t j = 0; j < width; ++j) {
+      taps[static_cast<size_t>(j * channels + c)] = weight.as<float>()[c * width + j];
+    }
+  }
+  return taps;
+}
 
 void ShortConvCpu(const Step& step, const ShortConvArgs& p) {
   for (int i = 0; i < step.sequences; ++i) {
