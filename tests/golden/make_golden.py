@@ -208,6 +208,9 @@ KINDS = {
 }
 # Where gates start: steps of about 0.1, and a forget gate that keeps most.
 SHIFTS = {"step_up.bias": -2.0, "forget_gate.bias": 3.0, "skip": 1.0}
+# Spread of a matrix, times the root of its width: these less than the others', so that no step of
+# Mamba is large enough to make its state so.
+SPREADS = {"select.weight": 0.7, "step_up.weight": 0.5}
 
 
 def float32(x: float) -> float:
@@ -224,8 +227,10 @@ def random_tensors(kind: str, rng: random.Random) -> Tensors:
             shapes[f"layers.{i}.mixer.{name}"] = shape
     tensors: Tensors = {}
     for name, shape in shapes.items():
-        spread = 1.0 if name == "embedding.weight" else 1.5 / math.sqrt(shape[-1])
-        centre = SHIFTS.get(name.split("mixer.")[-1], 0.0)
+        short = name.split("mixer.")[-1]
+        spread, centre = SPREADS.get(short, 1.5) / math.sqrt(shape[-1]), SHIFTS.get(short, 0.0)
+        if name == "embedding.weight":
+            spread = 1.0
         if "norm" in name or len(shape) == 1:
             spread, centre = 0.2, 1.0 if "norm" in name else centre
         values = [float32(rng.gauss(centre, spread)) for _ in range(math.prod(shape))]
