@@ -25,9 +25,9 @@ void CheckFits(const ServedModel& model, const CallPlan& plan, int64_t kept, Fau
   };
   if (model.info.max_positions > 0 && rows > model.info.max_positions) {
     never(rows, model.info.max_positions, "positions");
-  } else if (const int64_t per_page = model.capacity.rows_per_page; per_page > 0) {
-    const int64_t pages = (rows + per_page - 1) / per_page;
-    if (pages > model.capacity.pages) never(pages, model.capacity.pages, "pages");
+  } else if (const int64_t pages = model.capacity.page_sizes().PagesFor(rows);
+             pages > model.capacity.pages) {
+    never(pages, model.capacity.pages, "pages");
   }
 }
 

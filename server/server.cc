@@ -186,6 +186,7 @@ void Server::Parts::StartEngine(ModelToServe model) {
       Engine::Options{.slots = served.capacity.slots,
                       .pages = served.capacity.pages,
                       .rows_per_page = served.capacity.rows_per_page,
+                      .pages_per_sequence = served.capacity.pages_per_sequence,
                       .max_rows_per_step = served.capacity.max_rows_per_step,
                       .max_waiting = config.max_waiting_requests,
                       .max_waiting_prompt_tokens = config.max_waiting_prompt_tokens},

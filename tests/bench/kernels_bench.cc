@@ -12,6 +12,7 @@
 #include "kernels/device.h"
 #include "kernels/ends/sampler/sampler_cpu.h"
 #include "kernels/layer_types.h"
+#include "kernels/rules/attention/attention.h"
 #include "kernels/rules/delta_rule/delta_rule.h"
 #include "kernels/rules/osdn_scale/osdn_scale.h"
 #include "kernels/state_layout.h"
@@ -216,6 +217,59 @@ void DeltaPrompt(benchmark::State& state) { BenchBlocks(state, KaczmarzSpec(), t
 BENCHMARK(Mlp)->Arg(1)->Arg(8)->Arg(32)->Arg(64)->Arg(256)->Arg(512);
 BENCHMARK(DeltaStreams)->Arg(1)->Arg(8)->Arg(32)->Arg(64);
 BENCHMARK(DeltaPrompt)->Arg(8)->Arg(64)->Arg(256)->Arg(512);
+
+// The attention rule for the rows of one sequence that has so many positions before them: 8 heads
+// of 64, pages of 64 positions.
+void BenchAttention(benchmark::State& state, int64_t kv_heads) {
+  const int64_t rows = state.range(0), past = state.range(1), rows_per_page = 64;
+  const AttentionShape shape = {.heads = 8, .kv_heads = kv_heads, .head_dim = 64};
+  const int64_t row_floats = kv_heads * shape.head_dim, page_floats = rows_per_page * row_floats;
+  const auto pages = static_cast<int>((past + rows) / rows_per_page + 1);
+  const Floats keys = RandomFloats(page_floats * (pages + 1), 1);
+  const Floats values = RandomFloats(page_floats * (pages + 1), 1);
+  const int64_t q_floats = rows * shape.heads * shape.head_dim;
+  Floats q = RandomFloats(q_floats, 1), out(q_floats);
+  Floats k = RandomFloats(rows * row_floats, 1), v = RandomFloats(rows * row_floats, 1);
+  const Floats scratch(AttentionScratchFloats(shape));
+  const std::vector<double> frequencies = RopeFrequencies(10000, shape.head_dim);
+  std::vector<int32_t> ids;
+  for (int32_t page = 1; page <= pages; ++page) ids.push_back(page);
+  const int32_t starts[] = {0, static_cast<int32_t>(rows)}, slot = 1;
+  const auto position = static_cast<int32_t>(past);
+  const auto view = [&](const Floats& pool) {
+    return FieldView{.base = reinterpret_cast<std::byte*>(pool.data()),
+                     .stride = page_floats * 4,
+                     .shape = {rows_per_page, kv_heads, shape.head_dim, 1}};
+  };
+  for (auto _ : state) {
+    AttentionCpu({.rows = static_cast<int>(rows),
+                  .sequences = 1,
+                  .row_start = starts,
+                  .slots = &slot,
+                  .positions = &position,
+                  .pages = ids.data(),
+                  .max_pages = pages},
+                 {.shape = shape,
+                  .frequencies = frequencies.data(),
+                  .q = q.data(),
+                  .k = k.data(),
+                  .v = v.data(),
+                  .keys = view(keys),
+                  .values = view(values),
+                  .out = out.data(),
+                  .scratch = scratch.data()});
+    // It turned and scaled them in place, which must not go on for ever.
+    std::fill(q.begin(), q.end(), 0.5f);
+    std::fill(k.begin(), k.end(), 0.5f);
+  }
+}
+void Attentions(benchmark::internal::Benchmark* bench) {
+  for (int64_t rows : {1, 16, 256}) {
+    for (int64_t past : {0, 512, 2048}) bench->Args({rows, past});
+  }
+}
+BENCHMARK_CAPTURE(BenchAttention, a_key_for_each, 8)->Apply(Attentions);
+BENCHMARK_CAPTURE(BenchAttention, four_to_a_key, 2)->Apply(Attentions);
 
 // One row of logits through the sampler.
 void BenchSampler(benchmark::State& state, const SamplingParams& params) {

@@ -34,12 +34,18 @@ nlohmann::json Delta() {
           {"mlp", {{"type", "swiglu"}, {"size", 48}}}};
 }
 
+nlohmann::json Kalman() {
+  return {{"mixer", {{"type", "kalman"}, {"channels", 24}, {"state_dim", 4}, {"noise_rank", 8}}},
+          {"mlp", {{"type", "swiglu"}, {"size", 48}}}};
+}
+
 // Three softmax layers, a recurrent one at the end.
-nlohmann::json GptWithDelta() {
-  nlohmann::json config = NativeConfig({Attention(), Attention(), Attention(), Delta()});
+nlohmann::json GptWith(const nlohmann::json& last) {
+  nlohmann::json config = NativeConfig({Attention(), Attention(), Attention(), last});
   config["max_positions"] = 512;
   return config;
 }
+nlohmann::json GptWithDelta() { return GptWith(Delta()); }
 // Windows of two sizes.
 nlohmann::json Windowed() {
   return NativeConfig({Delta(), Attention({{"window", 9}}), Delta(),
@@ -96,8 +102,9 @@ class Hybrid : public ::testing::Test {
 };
 
 TEST_F(Hybrid, SixtyFourSequencesWithPagesForTwentyEndAsIfEachWereAlone) {
-  for (const Mix& mix : {Mix{"gpt with delta", GptWithDelta()}, Mix{"windowed", Windowed()},
-                         Mix{"mixed", Mixed()}}) {
+  for (const Mix& mix :
+       {Mix{"gpt with delta", GptWithDelta()}, Mix{"gpt with kalman", GptWith(Kalman())},
+        Mix{"windowed", Windowed()}, Mix{"mixed", Mixed()}}) {
     SCOPED_TRACE(::testing::Message() << mix.name << ", seed " << seed_);
     const RandomModel model(mix.config, seed_);
     constexpr int kPagesEach = 5, kRowsPerPage = 8, kRunning = 20;

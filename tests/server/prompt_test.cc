@@ -41,6 +41,9 @@ TEST_F(ConvertTest, RefusesWhatCanNeverFit) {
   EXPECT_EQ(error->reason, "NEVER_FITS");
   EXPECT_EQ(error->metadata,
             (std::vector<std::pair<std::string, std::string>>{{"needed", "3"}, {"total", "2"}}));
+  // Where all attention has windows, two pages are enough for any sequence.
+  model_.capacity.pages_per_sequence = 2;
+  EXPECT_FALSE(Read(request).has_value());
   model_.capacity = {.slots = 4};
   model_.info.max_positions = 128;
   EXPECT_EQ(Read(request)->reason, "NEVER_FITS");

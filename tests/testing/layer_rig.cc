@@ -60,7 +60,7 @@ LayerRig::LayerRig(Device& device, const LayerSpec& spec, const Weights& weights
       layout_(std::span(&needs_, 1)),
       slots_(slots),
       rows_per_page_(rows_per_page),
-      stride_(layout_.record_bytes() + gap),
+      stride_(needs_.state.empty() ? 0 : layout_.record_bytes() + gap),
       page_stride_(gap),
       fresh_(static_cast<size_t>(layout_.record_bytes())) {
   for (const Field& field : needs_.weights) {
