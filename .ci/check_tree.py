@@ -19,7 +19,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "kernels": ("kernels", "base/check.h"),
     "engine": ("engine", "kernels", "base"),
     "server/text": ("server/text", "base"),
-    "server/client": ("server/client", "proto", "base"),
+    "server/client": ("server/client", "proto", "base", "engine/inspect.h"),
     "server": ("server", "server/text", "engine", "proto", "base", "kernels/sampling.h",
                "kernels/device.h"),
     "loadtest": ("loadtest", "proto", "base"),

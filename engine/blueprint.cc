@@ -1,9 +1,11 @@
 #include "engine/blueprint.h"
 
+#include <filesystem>
 #include <utility>
 
 #include "base/check.h"
 #include "kernels/layer_types.h"
+#include "kernels/state_layout.h"
 
 namespace eddy {
 namespace {
@@ -18,6 +20,19 @@ WeightGroup EndsWeights(const ModelConfig& config, DType matrices) {
     group.fields.push_back({.name = "head.weight", .dtype = matrices, .shape = table});
   }
   return group;
+}
+
+// Mixers only; equal neighbours are counted together.
+std::vector<std::pair<std::string, int>> MixersOf(const ModelConfig& config) {
+  std::vector<std::pair<std::string, int>> mixers;
+  for (const Block& block : config.blocks) {
+    if (block.mlp) continue;
+    if (mixers.empty() || mixers.back().first != block.spec.type) {
+      mixers.emplace_back(block.spec.type, 0);
+    }
+    ++mixers.back().second;
+  }
+  return mixers;
 }
 
 }  // namespace
@@ -36,6 +51,30 @@ Blueprint MakeBlueprint(ModelConfig config, const DeviceTraits& traits) {
                     .logit_softcap = config.logit_softcap};
   blueprint.config = std::move(config);
   return blueprint;
+}
+
+ModelInfo InfoOf(const std::string& model_dir, const Blueprint& blueprint, int64_t parameters,
+                 const KvLayout& kv, const DeviceTraits& traits) {
+  const ModelConfig& config = blueprint.config;
+  ModelInfo info;
+  info.model_type = config.model_type;
+  info.parameters = parameters;
+  info.vocab_size = config.vocab_size;
+  info.hidden_size = config.hidden_size;
+  info.layers = MixersOf(config);
+  info.bos_token = config.tokens.bos;
+  info.eos_tokens = config.tokens.eos;
+  info.weight_type = traits.matrices == DType::kBF16 ? "bfloat16" : "float32";
+  info.state_type = "float32";
+  info.record_bytes = StateLayout(blueprint.needs).record_bytes();
+  info.kv_bytes_per_token = kv.bytes_per_token();
+  info.max_positions = config.max_positions;
+  info.layout_fingerprint = LayoutFingerprint(blueprint.needs);
+  info.tokenizer_kind = config.tokenizer_kind;
+  if (!config.tokenizer_file.empty()) {
+    info.tokenizer_file = std::filesystem::path(model_dir) / config.tokenizer_file;
+  }
+  return info;
 }
 
 }  // namespace eddy

@@ -1,8 +1,11 @@
 // Everything about a model that is known before its weights are read.
 #pragma once
 
+#include <string>
 #include <vector>
 
+#include "engine/kv_pages.h"
+#include "engine/load.h"
 #include "engine/model_config.h"
 #include "engine/weights.h"
 #include "kernels/device.h"
@@ -19,5 +22,9 @@ struct Blueprint {
 // The last group is embedding.weight, final_norm.weight and, unless tied, head.weight.
 // REQUIRES: CheckModelConfig(config), and FitToFiles if there are files.
 Blueprint MakeBlueprint(ModelConfig config, const DeviceTraits& traits);
+
+// All but the fingerprint, which is of the numbers too. `parameters`: those of the files.
+ModelInfo InfoOf(const std::string& model_dir, const Blueprint& blueprint, int64_t parameters,
+                 const KvLayout& kv, const DeviceTraits& traits);
 
 }  // namespace eddy

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status.h"
+#include "engine/device_executor.h"
 #include "kernels/rules/attention/attention.h"
 
 namespace eddy {
@@ -51,6 +52,35 @@ absl::Status CheckOptions(const LoadOptions& options, const MemoryNeeds& needs, 
 }
 
 }  // namespace
+
+int64_t ScratchBytes(const Blueprint& blueprint, int rows) {
+  int64_t most = 1;
+  for (const LayerNeeds& needs : blueprint.needs) {
+    most = std::max(most, needs.scratch_bytes + needs.scratch_bytes_per_row * rows);
+  }
+  return most;
+}
+
+MemoryNeeds NeedsOf(const Blueprint& blueprint, int64_t weight_bytes, const KvLayout& kv,
+                    const DeviceTraits& traits) {
+  const StateLayout layout(blueprint.needs);
+  // The scratch of many rows is bounded by its slope from none to one.
+  int64_t scratch_per_row = 0;
+  for (const LayerNeeds& needs : blueprint.needs) {
+    scratch_per_row = std::max(scratch_per_row, needs.scratch_bytes_per_row);
+  }
+  const int64_t logits = DeviceExecutor::kLogitRows * blueprint.ends.vocab * SizeOf(DType::kF32);
+  return {.weights = weight_bytes,
+          .record = layout.record_bytes(),
+          // The fresh record is one more.
+          .fixed = ScratchBytes(blueprint, 0) + logits + layout.record_bytes(),
+          .per_row = scratch_per_row + blueprint.ends.d_model * SizeOf(traits.activations) +
+                     StepBuffers::Bytes({.rows = 1}),
+          .per_sequence = StepBuffers::Bytes({.sequences = 1}),
+          .page = kv.page_bytes(),
+          .kv_window = kv.window(),
+          .max_positions = blueprint.config.max_positions};
+}
 
 absl::StatusOr<Capacity> DivideMemory(const LoadOptions& options, const MemoryNeeds& needs,
                                       int64_t free_bytes, const std::string& backend) {

@@ -5,6 +5,8 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "engine/blueprint.h"
+#include "engine/kv_pages.h"
 #include "engine/load.h"
 
 namespace eddy {
@@ -20,6 +22,13 @@ struct MemoryNeeds {
   int64_t kv_window = 0;      // as in KvLayout
   int64_t max_positions = 0;  // of a sequence; > 0 if a layer attends without a window
 };
+
+// What all layers together take for scratch in a step of so many rows: they run one after another,
+// so they share the largest.
+int64_t ScratchBytes(const Blueprint& blueprint, int rows);
+
+MemoryNeeds NeedsOf(const Blueprint& blueprint, int64_t weight_bytes, const KvLayout& kv,
+                    const DeviceTraits& traits);
 
 // Slots from memory_fraction of `free_bytes` and from max_sequences, beside the null slot. If a
 // layer attends, kv_fraction of what weights and workspace leave is for pages, beside the null

@@ -20,18 +20,20 @@ std::string Bounds(auto min, auto max) { return absl::StrCat(min, " to ", max); 
 }  // namespace
 
 KeyReader::KeyReader(std::string file, const nlohmann::json& object)
-    : own_fault_(new Fault{std::move(file), absl::OkStatus()}),
-      fault_(own_fault_.get()),
+    : own_faults_(new FileFaults{.file = std::move(file)}),
+      faults_(own_faults_.get()),
       object_(object.is_object() ? object : Nothing()) {
   if (!object.is_object()) Fail("must be a JSON object");
 }
 
-KeyReader::KeyReader(Fault* fault, std::string path, const nlohmann::json& object)
-    : fault_(fault), path_(std::move(path)), object_(object) {}
+KeyReader::KeyReader(FileFaults* faults, std::string path, const nlohmann::json& object)
+    : faults_(faults), path_(std::move(path)), object_(object) {}
 
 void KeyReader::Fail(const std::string& text) {
-  if (!fault_->status.ok()) return;
-  fault_->status = absl::InvalidArgumentError(absl::StrCat(fault_->file, ": ", text));
+  absl::Status fault = absl::InvalidArgumentError(absl::StrCat(faults_->file, ": ", text));
+  // A reader may look at a key twice.
+  auto& all = faults_->all;
+  if (std::find(all.begin(), all.end(), fault) == all.end()) all.push_back(std::move(fault));
 }
 
 void KeyReader::Refuse(const char* key, std::string_view what) {
@@ -240,7 +242,7 @@ KeyReader KeyReader::Object(const char* key) {
   const nlohmann::json* const value = TakeRequired(key, true);
   const bool good = value != nullptr && value->is_object();
   if (value != nullptr && !good) Refuse(key, "must be an object");
-  return KeyReader(fault_, absl::StrCat(path_, key, "."), good ? *value : Nothing());
+  return KeyReader(faults_, absl::StrCat(path_, key, "."), good ? *value : Nothing());
 }
 
 std::vector<KeyReader> KeyReader::Objects(const char* key, int64_t most) {
@@ -257,7 +259,7 @@ std::vector<KeyReader> KeyReader::Objects(const char* key, int64_t most) {
       Fail(absl::StrCat(path, " is ", ShortDump(value->at(i)), ", must be an object"));
       return {};
     }
-    readers.push_back(KeyReader(fault_, path + ".", value->at(i)));
+    readers.push_back(KeyReader(faults_, path + ".", value->at(i)));
   }
   return readers;
 }
@@ -267,10 +269,12 @@ void KeyReader::End() {
     if (known_.find(item.key()) != known_.end()) continue;
     // The key may be as long as the file.
     const std::string key = item.key().substr(0, 80);
-    return Fail(absl::StrCat("unknown key ", path_, key, " with value ", ShortDump(item.value())));
+    Fail(absl::StrCat("unknown key ", path_, key, " with value ", ShortDump(item.value())));
   }
 }
 
-absl::Status KeyReader::Status() const { return fault_->status; }
+absl::Status KeyReader::Status() const {
+  return faults_->all.empty() ? absl::OkStatus() : faults_->all.front();
+}
 
 }  // namespace eddy

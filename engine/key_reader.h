@@ -32,10 +32,10 @@ struct Interval {
   std::optional<double> max = {};
 };
 
-// The first fault is kept, and a faulty key reads as a value within its rule; so a caller reads all
-// it wants and looks at Status() once, before it believes any of it. An object inside another has
-// a reader of its own, which shares its parent's fault and must not outlive it. Keeps a reference
-// to the JSON. Used by one thread.
+// Faults are kept, and a faulty key reads as a value within its rule; so a caller reads all it
+// wants and looks at Status() once, before it believes any of it. An object inside another has a
+// reader of its own, which shares its parent's faults and must not outlive it. Keeps a reference to
+// the JSON. Used by one thread.
 class KeyReader {
  public:
   // `file` is what errors call the file.
@@ -77,25 +77,27 @@ class KeyReader {
 
   // Says that the file is wrong: `key` with its value, then `what`.
   void Refuse(const char* key, std::string_view what);
-  // All that was to be read has been: whatever is left is a fault.
+  // All that was to be read has been: each key that is left is a fault.
   void End();
   // InvalidArgument with the first fault of the whole file.
   absl::Status Status() const;
+  // All of them, in the order in which they were met, each once.
+  const std::vector<absl::Status>& Faults() const { return faults_->all; }
 
  private:
-  struct Fault {
+  struct FileFaults {
     std::string file;
-    absl::Status status;
+    std::vector<absl::Status> all = {};
   };
-  KeyReader(Fault* fault, std::string path, const nlohmann::json& object);
+  KeyReader(FileFaults* faults, std::string path, const nlohmann::json& object);
   const nlohmann::json* Take(const char* key);  // null: absent
   const nlohmann::json* TakeRequired(const char* key, bool required);
   void Fail(const std::string& text);
   bool IsInt(const char* key, const nlohmann::json& value, const IntRule& rule);
 
-  std::unique_ptr<Fault> own_fault_;  // the outermost reader's, which outlives the others
-  Fault* fault_;                      // shared by the readers of one file
-  std::string path_;                  // "layers[2].mixer." before the key
+  std::unique_ptr<FileFaults> own_faults_;  // the outermost reader's, which outlives the others
+  FileFaults* faults_;                      // shared by the readers of one file
+  std::string path_;                        // "layers[2].mixer." before the key
   const nlohmann::json& object_;
   std::set<std::string, std::less<>> known_;
 };

@@ -1,6 +1,5 @@
 #include "engine/load.h"
 
-#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <utility>
@@ -16,36 +15,6 @@
 
 namespace eddy {
 namespace {
-
-// The layers run one after another, so they share the largest scratch.
-int64_t ScratchBytes(const Blueprint& blueprint, int rows) {
-  int64_t most = 1;
-  for (const LayerNeeds& needs : blueprint.needs) {
-    most = std::max(most, needs.scratch_bytes + needs.scratch_bytes_per_row * rows);
-  }
-  return most;
-}
-
-MemoryNeeds NeedsOf(const Blueprint& blueprint, const WeightPlan& plan, const KvLayout& kv,
-                    const DeviceTraits& traits) {
-  const StateLayout layout(blueprint.needs);
-  // The scratch of many rows is bounded by its slope from none to one.
-  int64_t scratch_per_row = 0;
-  for (const LayerNeeds& needs : blueprint.needs) {
-    scratch_per_row = std::max(scratch_per_row, needs.scratch_bytes_per_row);
-  }
-  const int64_t logits = DeviceExecutor::kLogitRows * blueprint.ends.vocab * SizeOf(DType::kF32);
-  return {.weights = plan.bytes,
-          .record = layout.record_bytes(),
-          // The fresh record is one more.
-          .fixed = ScratchBytes(blueprint, 0) + logits + layout.record_bytes(),
-          .per_row = scratch_per_row + blueprint.ends.d_model * SizeOf(traits.activations) +
-                     StepBuffers::Bytes({.rows = 1}),
-          .per_sequence = StepBuffers::Bytes({.sequences = 1}),
-          .page = kv.page_bytes(),
-          .kv_window = kv.window(),
-          .max_positions = blueprint.config.max_positions};
-}
 
 void LogCapacity(const LoadOptions& options, const Capacity& capacity, const MemoryNeeds& needs,
                  int64_t free_bytes) {
@@ -111,43 +80,6 @@ absl::StatusOr<Model> MakeModel(const Blueprint& blueprint, Weights weights, con
   return Model(std::move(memory), std::move(layers), std::move(made), x);
 }
 
-// Mixers only; equal neighbours are counted together.
-std::vector<std::pair<std::string, int>> MixersOf(const ModelConfig& config) {
-  std::vector<std::pair<std::string, int>> mixers;
-  for (const Block& block : config.blocks) {
-    if (block.mlp) continue;
-    if (mixers.empty() || mixers.back().first != block.spec.type) {
-      mixers.emplace_back(block.spec.type, 0);
-    }
-    ++mixers.back().second;
-  }
-  return mixers;
-}
-
-ModelInfo InfoOf(const LoadOptions& options, const Blueprint& blueprint, const WeightPlan& plan,
-                 const KvLayout& kv, const DeviceTraits& traits) {
-  const ModelConfig& config = blueprint.config;
-  ModelInfo info;
-  info.model_type = config.model_type;
-  info.parameters = plan.parameters;
-  info.vocab_size = config.vocab_size;
-  info.hidden_size = config.hidden_size;
-  info.layers = MixersOf(config);
-  info.bos_token = config.tokens.bos;
-  info.eos_tokens = config.tokens.eos;
-  info.weight_type = traits.matrices == DType::kBF16 ? "bfloat16" : "float32";
-  info.state_type = "float32";
-  info.record_bytes = StateLayout(blueprint.needs).record_bytes();
-  info.kv_bytes_per_token = kv.bytes_per_token();
-  info.max_positions = config.max_positions;
-  info.layout_fingerprint = LayoutFingerprint(blueprint.needs);
-  info.tokenizer_kind = config.tokenizer_kind;
-  if (!config.tokenizer_file.empty()) {
-    info.tokenizer_file = std::filesystem::path(options.model_dir) / config.tokenizer_file;
-  }
-  return info;
-}
-
 // The config counts as a value, not as text: spaces and the order of keys change nothing.
 absl::StatusOr<Sha256::Digest> Fingerprint(const std::string& model_dir,
                                            const Sha256::Digest& weights) {
@@ -175,15 +107,16 @@ absl::StatusOr<LoadedModel> LoadModel(const LoadOptions& options, Device* device
         absl::StrCat("kv_page_tokens is ", options.kv_page_tokens, ", must be at least 1"));
   }
   KvLayout kv_layout(blueprint.needs, options.kv_page_tokens);
-  const MemoryNeeds needs = NeedsOf(blueprint, plan, kv_layout, traits);
+  const MemoryNeeds needs = NeedsOf(blueprint, plan.bytes, kv_layout, traits);
   const int64_t free_bytes = device->free_bytes();
   EDDY_ASSIGN_OR_RETURN(const Capacity capacity,
                         DivideMemory(options, needs, free_bytes, device->backend()));
   LogCapacity(options, capacity, needs, free_bytes);
 
   EDDY_ASSIGN_OR_RETURN(Weights weights, LoadWeights(plan, device));
-  LoadedModel loaded = {.info = InfoOf(options, blueprint, plan, kv_layout, traits),
-                        .capacity = capacity};
+  LoadedModel loaded = {
+      .info = InfoOf(options.model_dir, blueprint, plan.parameters, kv_layout, traits),
+      .capacity = capacity};
   EDDY_ASSIGN_OR_RETURN(loaded.info.fingerprint, Fingerprint(options.model_dir, weights.digest));
 
   EDDY_ASSIGN_OR_RETURN(const std::vector<std::byte> fresh,

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/status.h"
 #include "engine/adapters/adapter.h"
 #include "engine/json_text.h"
 #include "kernels/layer_types.h"
@@ -84,38 +83,62 @@ void FindTokenizer(const std::filesystem::path& dir, ModelConfig* config) {
   }
 }
 
-}  // namespace
-
-absl::Status CheckModelConfig(const ModelConfig& config, const std::string& file) {
+std::vector<absl::Status> FaultsOf(const ModelConfig& config, const std::string& file) {
+  std::vector<absl::Status> faults;
   for (const Block& block : config.blocks) {
     const auto fault = FaultOf(block.spec);
     if (!fault) continue;
-    return absl::InvalidArgumentError(absl::StrCat(file, ": layer ", block.layer, ", ",
-                                                   block.mlp ? "mlp" : "mixer", " ",
-                                                   block.spec.type, ": ", *fault));
+    faults.push_back(absl::InvalidArgumentError(absl::StrCat(file, ": layer ", block.layer, ", ",
+                                                             block.mlp ? "mlp" : "mixer", " ",
+                                                             block.spec.type, ": ", *fault)));
   }
-  return absl::OkStatus();
+  return faults;
 }
 
-absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view text, const std::string& file) {
-  EDDY_ASSIGN_OR_RETURN(const nlohmann::json json, ParseJson(text, file));
-  KeyReader keys(file, json);
-  EDDY_RETURN_IF_ERROR(keys.Status());
-  const std::string model_type = keys.Text("model_type");
-  EDDY_RETURN_IF_ERROR(keys.Status());
+// Appends to `faults`; if it does, what is returned cannot be used.
+ModelConfig Parse(std::string_view text, const std::string& file,
+                  std::vector<absl::Status>* faults) {
+  const absl::StatusOr<nlohmann::json> json = ParseJson(text, file);
+  if (!json.ok()) {
+    faults->push_back(json.status());
+    return {};
+  }
+  KeyReader keys(file, *json);
+  const std::string model_type = keys.Status().ok() ? keys.Text("model_type") : "";
+  const auto take_faults = [&] {
+    faults->insert(faults->end(), keys.Faults().begin(), keys.Faults().end());
+    return !keys.Status().ok();
+  };
+  if (take_faults()) return {};
   std::string supported;
   for (const Adapter& adapter : Adapters()) {
     absl::StrAppend(&supported, supported.empty() ? "" : ", ", adapter.model_type);
     if (model_type != adapter.model_type) continue;
     ModelConfig config = adapter.read(keys);
     keys.End();
-    EDDY_RETURN_IF_ERROR(keys.Status());
+    if (take_faults()) return {};
     config.model_type = model_type;
-    EDDY_RETURN_IF_ERROR(CheckModelConfig(config, file));
+    const std::vector<absl::Status> more = FaultsOf(config, file);
+    faults->insert(faults->end(), more.begin(), more.end());
     return config;
   }
   keys.Refuse("model_type", absl::StrCat("supported: ", supported));
-  return keys.Status();
+  take_faults();
+  return {};
+}
+
+}  // namespace
+
+absl::Status CheckModelConfig(const ModelConfig& config, const std::string& file) {
+  const std::vector<absl::Status> faults = FaultsOf(config, file);
+  return faults.empty() ? absl::OkStatus() : faults.front();
+}
+
+absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view text, const std::string& file) {
+  std::vector<absl::Status> faults;
+  ModelConfig config = Parse(text, file, &faults);
+  if (!faults.empty()) return faults.front();
+  return config;
 }
 
 void FitToFiles(const TensorFiles& files, ModelConfig* config) {
@@ -126,19 +149,34 @@ void FitToFiles(const TensorFiles& files, ModelConfig* config) {
   }
 }
 
-absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& model_dir) {
+std::optional<ModelConfig> ReadModelConfig(const std::string& model_dir,
+                                           std::vector<absl::Status>* faults) {
   const std::filesystem::path dir(model_dir);
   const std::string file = dir / "config.json";
-  EDDY_ASSIGN_OR_RETURN(const std::string text, ReadJsonText(file));
-  EDDY_ASSIGN_OR_RETURN(ModelConfig config, ParseModelConfig(text, file));
+  const absl::StatusOr<std::string> text = ReadJsonText(file);
+  if (!text.ok()) {
+    faults->push_back(text.status());
+    return std::nullopt;
+  }
+  const size_t before = faults->size();
+  ModelConfig config = Parse(*text, file, faults);
+  if (faults->size() > before) return std::nullopt;
   if (config.model_type != "eddy") FindTokenizer(dir, &config);
   std::error_code ignored;
   if (!config.tokenizer_file.empty() &&
       !std::filesystem::exists(dir / config.tokenizer_file, ignored)) {
-    return absl::NotFoundError(absl::StrCat(file, ": tokenizer.file is \"", config.tokenizer_file,
-                                            "\", there is no such file in the folder"));
+    faults->push_back(
+        absl::NotFoundError(absl::StrCat(file, ": tokenizer.file is \"", config.tokenizer_file,
+                                         "\", there is no such file in the folder")));
   }
   return config;
+}
+
+absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& model_dir) {
+  std::vector<absl::Status> faults;
+  std::optional<ModelConfig> config = ReadModelConfig(model_dir, &faults);
+  if (!faults.empty()) return faults.front();
+  return *std::move(config);
 }
 
 }  // namespace eddy

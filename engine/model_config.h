@@ -74,6 +74,10 @@ absl::Status CheckModelConfig(const ModelConfig& config, const std::string& file
 
 // Reads and checks DIR/config.json, whatever its model_type, and looks for the tokenizer's files.
 absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& model_dir);
+// The same, but appends all faults. Nothing if the config cannot be used; a missing tokenizer does
+// not prevent that.
+std::optional<ModelConfig> ReadModelConfig(const std::string& model_dir,
+                                           std::vector<absl::Status>* faults);
 
 // The same for the text of a config.json; `file` is what errors call it. Files beside it are not
 // looked at.

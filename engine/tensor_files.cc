@@ -49,21 +49,22 @@ absl::StatusOr<Shards> ReadIndex(const std::string& path) {
 }
 
 // The file must hold exactly what the index says.
-absl::Status CheckShard(const SafetensorsFile& file, std::set<std::string> expected,
-                        const std::string& index) {
+void CheckShard(const SafetensorsFile& file, std::set<std::string> expected,
+                const std::string& index, std::vector<absl::Status>* faults) {
   for (const TensorInfo& tensor : file.tensors()) {
     if (expected.erase(tensor.name) == 1) continue;
-    return absl::InvalidArgumentError(absl::StrCat(file.path(), ": holds ", ShortDump(tensor.name),
-                                                   ", which ", index, " does not place there"));
+    faults->push_back(
+        absl::InvalidArgumentError(absl::StrCat(file.path(), ": holds ", ShortDump(tensor.name),
+                                                ", which ", index, " does not place there")));
   }
-  if (expected.empty()) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      file.path(), ": lacks ", ShortDump(*expected.begin()), ", which ", index, " places there"));
+  for (const std::string& tensor : expected) {
+    faults->push_back(absl::InvalidArgumentError(absl::StrCat(
+        file.path(), ": lacks ", ShortDump(tensor), ", which ", index, " places there")));
+  }
 }
 
-}  // namespace
-
-absl::StatusOr<TensorFiles> TensorFiles::Open(const std::string& model_dir) {
+// The files of the folder; without an index, one of which nothing is expected.
+absl::StatusOr<Shards> FindShards(const std::string& model_dir) {
   const std::filesystem::path dir(model_dir);
   std::error_code ignored;
   const bool single = std::filesystem::exists(dir / kSingle, ignored);
@@ -76,21 +77,42 @@ absl::StatusOr<TensorFiles> TensorFiles::Open(const std::string& model_dir) {
     return absl::InvalidArgumentError(
         absl::StrCat(model_dir, ": holds both ", kSingle, " and ", kIndex, "; remove one"));
   }
+  if (sharded) return ReadIndex(dir / kIndex);
+  return Shards{{kSingle, {}}};
+}
+
+}  // namespace
+
+TensorFiles TensorFiles::Open(const std::string& model_dir, std::vector<absl::Status>* faults) {
+  const std::filesystem::path dir(model_dir);
   TensorFiles all;
-  Shards shards;
-  if (sharded) {
-    EDDY_ASSIGN_OR_RETURN(shards, ReadIndex(dir / kIndex));
-    all.name_ = dir / kIndex;
-  } else {
-    shards[kSingle] = {};
-    all.name_ = dir / kSingle;
+  const absl::StatusOr<Shards> shards = FindShards(model_dir);
+  if (!shards.ok()) {
+    faults->push_back(shards.status());
+    return all;
   }
-  for (const auto& [name, expected] : shards) {
-    EDDY_ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::Open(dir / name));
-    if (sharded) EDDY_RETURN_IF_ERROR(CheckShard(file, expected, all.name_));
-    all.files_.push_back(std::move(file));
+  std::error_code ignored;
+  const bool sharded = !std::filesystem::exists(dir / kSingle, ignored);
+  all.name_ = dir / (sharded ? kIndex : kSingle);
+  all.complete_ = true;
+  for (const auto& [name, expected] : *shards) {
+    absl::StatusOr<SafetensorsFile> file = SafetensorsFile::Open(dir / name);
+    if (!file.ok()) {
+      faults->push_back(file.status());
+      all.complete_ = false;
+      continue;
+    }
+    if (sharded) CheckShard(*file, expected, all.name_, faults);
+    all.files_.push_back(*std::move(file));
   }
   all.List();
+  return all;
+}
+
+absl::StatusOr<TensorFiles> TensorFiles::Open(const std::string& model_dir) {
+  std::vector<absl::Status> faults;
+  TensorFiles all = Open(model_dir, &faults);
+  if (!faults.empty()) return faults.front();
   return all;
 }
 

@@ -25,7 +25,11 @@ class TensorFiles {
   // NotFound, or InvalidArgument with one line that names the file and what is wrong in it. A file
   // outside the folder is never opened, but links in it are followed.
   static absl::StatusOr<TensorFiles> Open(const std::string& model_dir);
+  // The same, but appends all faults and holds what could be opened.
+  static TensorFiles Open(const std::string& model_dir, std::vector<absl::Status>* faults);
 
+  // Whether all files are here; if not, a tensor that is not found may still exist.
+  bool complete() const { return complete_; }
   // What errors about the whole call it.
   const std::string& name() const { return name_; }
   // By file, then by place in the file: the order in which reading is fastest.
@@ -35,6 +39,7 @@ class TensorFiles {
  private:
   void List();
 
+  bool complete_ = false;
   std::string name_;
   std::vector<SafetensorsFile> files_;
   std::vector<StoredTensor> tensors_;

@@ -1,12 +1,13 @@
 #include <algorithm>
 #include <array>
 #include <iterator>
+#include <optional>
+#include <set>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/status.h"
 #include "engine/weights.h"
 #include "kernels/state_layout.h"
 
@@ -50,55 +51,67 @@ std::string Some(std::vector<std::string> names) {
 
 class Planner {
  public:
-  explicit Planner(const TensorFiles& files) : files_(files), used_(files.tensors().size()) {}
+  explicit Planner(const TensorFiles& files)
+      : files_(files), used_(files.tensors().size()), misfit_(used_.size()) {}
 
-  absl::Status Place(const Field& field, std::span<const NameRule> rules) {
+  void Place(const Field& field, std::span<const NameRule> rules) {
+    absl::StatusOr<std::optional<WeightPlan::Piece>> piece = Find(field, rules);
+    const int64_t offset = plan_.bytes;
+    const NameRule* const rule = RuleFor(rules, field.name);
+    plan_.bytes += (FieldBytes(field) + kAlign - 1) / kAlign * kAlign;
+    if (rule == nullptr || !rule->zeros) plan_.parameters += SourceElements(field, rule);
+    if (!piece.ok()) faults_.push_back(piece.status());
+    if (!piece.ok() || !piece->has_value()) return;
+    (*piece)->offset = offset;
+    plan_.groups.back().push_back(**std::move(piece));
+  }
+
+  void StartGroup() { plan_.groups.emplace_back(); }
+
+  struct Result {
+    WeightPlan plan = {};
+    std::vector<absl::Status> faults = {};  // of tensors that do not fit
+    std::vector<std::string> missing = {}, surplus = {};
+  };
+  Result Finish(std::span<const std::string> unused) && {
+    Result result = {.faults = std::move(faults_), .missing = {missing_.begin(), missing_.end()}};
+    for (size_t i = 0; i < used_.size(); ++i) {
+      const TensorInfo& tensor = *files_.tensors()[i].info;
+      const int64_t all = tensor.shape.empty() ? 1 : tensor.shape[0];
+      if (misfit_[i] || (used_[i] == all && all > 0)) continue;
+      if (std::find(unused.begin(), unused.end(), tensor.name) != unused.end()) continue;
+      result.surplus.push_back(tensor.name);
+    }
+    result.plan = std::move(plan_);
+    return result;
+  }
+
+ private:
+  // How many numbers of the files become `field`; `rule` may be null.
+  static int64_t SourceElements(const Field& field, const NameRule* rule) {
+    return FieldBytes(field) / SizeOf(field.dtype) / (rule == nullptr ? 1 : rule->repeats);
+  }
+
+  // Nothing if the tensor is missing, which is noted.
+  absl::StatusOr<std::optional<WeightPlan::Piece>> Find(const Field& field,
+                                                        std::span<const NameRule> rules) {
     const NameRule* const rule = RuleFor(rules, field.name);
     if (rule == nullptr) {
       return absl::InvalidArgumentError(absl::StrCat(
           files_.name(), ": files of this model_type have no name for the weight ", field.name));
     }
-    WeightPlan::Piece piece = {.field = field};
-    if (!rule->zeros) {
-      const std::string name = TheirName(rules, field.name);
-      const StoredTensor* const source = files_.Find(name);
-      if (source == nullptr) {
-        missing_.push_back(name);
-        return absl::OkStatus();
-      }
-      EDDY_ASSIGN_OR_RETURN(piece, PieceOf(*source, field, *rule));
+    if (rule->zeros) return WeightPlan::Piece{.field = field};
+    const std::string name = TheirName(rules, field.name);
+    const StoredTensor* const source = files_.Find(name);
+    if (source == nullptr) {
+      missing_.insert(name);
+      return std::nullopt;
     }
-    piece.offset = plan_.bytes;
-    plan_.bytes += (FieldBytes(field) + kAlign - 1) / kAlign * kAlign;
-    plan_.parameters += piece.elements;
-    plan_.groups.back().push_back(std::move(piece));
-    return absl::OkStatus();
+    auto piece = PieceOf(*source, field, *rule);
+    if (!piece.ok()) misfit_[static_cast<size_t>(source - files_.tensors().data())] = true;
+    return piece;
   }
 
-  void StartGroup() { plan_.groups.emplace_back(); }
-
-  absl::StatusOr<WeightPlan> Finish(std::span<const std::string> unused) {
-    std::vector<std::string> surplus;
-    for (size_t i = 0; i < used_.size(); ++i) {
-      const TensorInfo& tensor = *files_.tensors()[i].info;
-      const int64_t all = tensor.shape.empty() ? 1 : tensor.shape[0];
-      if (used_[i] == all && all > 0) continue;
-      if (std::find(unused.begin(), unused.end(), tensor.name) != unused.end()) continue;
-      surplus.push_back(tensor.name);
-    }
-    if (missing_.empty() && surplus.empty()) return std::move(plan_);
-    std::vector<std::string> faults;
-    if (!missing_.empty()) {
-      faults.push_back(absl::StrCat(missing_.size(), " missing (", Some(missing_), ")"));
-    }
-    if (!surplus.empty()) {
-      faults.push_back(absl::StrCat(surplus.size(), " unexpected (", Some(surplus), ")"));
-    }
-    return absl::InvalidArgumentError(absl::StrCat(
-        files_.name(), ": tensors do not match config.json: ", absl::StrJoin(faults, " and ")));
-  }
-
- private:
   absl::StatusOr<WeightPlan::Piece> PieceOf(const StoredTensor& source, const Field& field,
                                             const NameRule& rule) {
     const TensorInfo& info = *source.info;
@@ -128,7 +141,7 @@ class Planner {
     }
     used_[static_cast<size_t>(&source - files_.tensors().data())] +=
         rule.rows > 0 ? rule.rows : all_rows;
-    const int64_t elements = FieldBytes(field) / SizeOf(field.dtype) / rule.repeats;
+    const int64_t elements = SourceElements(field, &rule);
     const int64_t row_elements = rule.rows > 0 ? elements / rule.rows : 0;
     return WeightPlan::Piece{.source = &source,
                              .format = *format,
@@ -141,9 +154,21 @@ class Planner {
 
   const TensorFiles& files_;
   std::vector<int64_t> used_;  // [tensors]: rows that became part of a weight
-  std::vector<std::string> missing_;
+  std::vector<bool> misfit_;   // [tensors]: has a fault of its own
+  std::vector<absl::Status> faults_;
+  std::set<std::string> missing_;  // several weights may be parts of one
   WeightPlan plan_;
 };
+
+Planner::Result Plan(const TensorFiles& files, std::span<const WeightGroup> groups,
+                     std::span<const std::string> unused) {
+  Planner planner(files);
+  for (const WeightGroup& group : groups) {
+    planner.StartGroup();
+    for (const Field& field : group.fields) planner.Place(field, group.names);
+  }
+  return std::move(planner).Finish(unused);
+}
 
 }  // namespace
 
@@ -164,14 +189,35 @@ std::string TheirName(std::span<const NameRule> rules, const std::string& ours) 
 absl::StatusOr<WeightPlan> PlanWeights(const TensorFiles& files,
                                        std::span<const WeightGroup> groups,
                                        std::span<const std::string> unused) {
-  Planner planner(files);
-  for (const WeightGroup& group : groups) {
-    planner.StartGroup();
-    for (const Field& field : group.fields) {
-      EDDY_RETURN_IF_ERROR(planner.Place(field, group.names));
-    }
+  Planner::Result result = Plan(files, groups, unused);
+  if (!result.faults.empty()) return result.faults.front();
+  if (result.missing.empty() && result.surplus.empty()) return std::move(result.plan);
+  std::vector<std::string> faults;
+  if (!result.missing.empty()) {
+    faults.push_back(absl::StrCat(result.missing.size(), " missing (", Some(result.missing), ")"));
   }
-  return planner.Finish(unused);
+  if (!result.surplus.empty()) {
+    faults.push_back(
+        absl::StrCat(result.surplus.size(), " unexpected (", Some(result.surplus), ")"));
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      files.name(), ": tensors do not match config.json: ", absl::StrJoin(faults, " and ")));
+}
+
+WeightPlan PlanWeights(const TensorFiles& files, std::span<const WeightGroup> groups,
+                       std::span<const std::string> unused, std::vector<absl::Status>* faults) {
+  Planner::Result result = Plan(files, groups, unused);
+  faults->insert(faults->end(), result.faults.begin(), result.faults.end());
+  const auto add = [&](const std::string& name, const char* what) {
+    faults->push_back(
+        absl::InvalidArgumentError(absl::StrCat(files.name(), ": ", name.substr(0, 120), what)));
+  };
+  if (files.complete()) {
+    for (const std::string& name : result.missing) add(name, " is missing");
+  }
+  for (const std::string& name : result.surplus)
+    add(name, " is not in a model of this config.json");
+  return std::move(result.plan);
 }
 
 }  // namespace eddy

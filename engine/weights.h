@@ -49,6 +49,10 @@ struct WeightPlan {
 absl::StatusOr<WeightPlan> PlanWeights(const TensorFiles& files,
                                        std::span<const WeightGroup> groups,
                                        std::span<const std::string> unused);
+// The same, but appends a fault for each tensor. A weight that has one is part of the sums and of
+// no group. While files are not complete(), none is called missing.
+WeightPlan PlanWeights(const TensorFiles& files, std::span<const WeightGroup> groups,
+                       std::span<const std::string> unused, std::vector<absl::Status>* faults);
 
 // What was loaded: memory and the views of it, group by group. Owned by the model.
 struct Weights {

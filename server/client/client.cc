@@ -31,6 +31,8 @@ constexpr CommandName kCommands[] = {
     {"model", "list", "the models of the server", MakeModelList},
     {"model", "get", "one model and its limits", MakeModelGet},
     {"model", "status", "what the server is doing", MakeModelStatus},
+    {"model", "inspect", "inspect DIR: what a model's folder holds and what is wrong; no server",
+     MakeModelInspect},
     {"models", nullptr, "model list", MakeModelList},
     {"status", nullptr, "model status", MakeModelStatus},
     {"health", nullptr, "health [SERVICE]: whether it takes calls", MakeHealth},
@@ -60,7 +62,9 @@ void PrintUsage(const FlagSet& common, std::ostream& out) {
   }
   out << "\nFlags of all commands, also read from the environment as EDDY_TARGET and so on:\n"
       << common.Help()
-      << "\nExit status: 0, 2 for a wrong command line, else 10 and the gRPC code.\n";
+      << "\nExit status: 0, 1 if model inspect found problems, 2 for a wrong command line, else 10 "
+         "and the "
+         "gRPC code.\n";
 }
 
 int PrintFaults(const std::vector<std::string>& faults, std::ostream& err) {
@@ -88,7 +92,7 @@ int RunCommand(Command* command, const CommonFlags& common, std::ostream& out, s
   if (status.ok() && !out.good()) {
     status = {grpc::StatusCode::UNKNOWN, "standard output cannot be written"};
   }
-  if (status.ok()) return 0;
+  if (status.ok()) return command->exit_status();
   PrintError(status, output.json, err);
   if (status.error_code() == grpc::StatusCode::UNAVAILABLE && status.error_details().empty() &&
       !output.json) {

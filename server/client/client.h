@@ -7,8 +7,8 @@
 
 namespace eddy::client {
 
-// `args` without the program's name. Returns the exit status: 0, 2 for a wrong command line, or 10
-// and the gRPC code. `terminal`: a person reads `out`.
+// `args` without the program's name. Returns the exit status: 0, 1 if model inspect found problems,
+// 2 for a wrong command line, or 10 and the gRPC code. `terminal`: a person reads `out`.
 int RunClient(const std::vector<std::string>& args, std::ostream& out, std::ostream& err,
               bool terminal);
 

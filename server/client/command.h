@@ -34,6 +34,8 @@ class Command {
                                            const std::vector<std::string>& words) = 0;
   // The error of the call, if it fails.
   virtual grpc::Status Run(Connection* connection, Output* output) = 0;
+  // What the program ends with if Run succeeded.
+  virtual int exit_status() const { return 0; }
 };
 
 std::unique_ptr<Command> MakeGenerate();
@@ -43,6 +45,7 @@ std::unique_ptr<Command> MakeDetokenize();
 std::unique_ptr<Command> MakeModelList();
 std::unique_ptr<Command> MakeModelGet();
 std::unique_ptr<Command> MakeModelStatus();
+std::unique_ptr<Command> MakeModelInspect();
 std::unique_ptr<Command> MakeHealth();
 
 // A fault for each word, for commands that take none.

@@ -24,7 +24,7 @@ std::vector<double> ToDouble(std::span<const float> values) {
 }
 
 Weights PreparedWeights(const LayerCase& test, uint32_t seed) {
-  Weights weights = RandomWeights(test.spec, seed);
+  Weights weights = RandomWeights(test.spec, seed, test.type);
   if (test.prepare) test.prepare(test.spec, weights);
   return weights;
 }
@@ -51,12 +51,13 @@ class Laws {
   void Quiet();
 
  private:
-  LayerRig MakeRig(int32_t slots, int64_t gap = 0) {
-    return LayerRig(device_, test_.spec, weights_, slots, gap);
+  LayerRig MakeRig(int32_t slots, int64_t gap, int64_t rows_per_page) {
+    return LayerRig(device_, test_.spec, weights_, slots, gap, rows_per_page, test_.type);
   }
+  LayerRig MakeRig(int32_t slots, int64_t gap = 0) { return MakeRig(slots, gap, 7); }
   // One in which a slot has a single page.
   LayerRig MakeRigOfLargePages(int32_t slots, int64_t gap) {
-    return LayerRig(device_, test_.spec, weights_, slots, gap, LayerRig::kMaxPositions);
+    return MakeRig(slots, gap, LayerRig::kMaxPositions);
   }
   // The sequence x_, alone in a fresh rig, in steps of the given numbers of rows.
   struct Ran {

@@ -43,10 +43,12 @@ struct LayerCase {
   double tolerance = 2e-5;
   // Rows of a sequence that the laws use: enough for a whole chunk and a ragged rest.
   int rows = 70;
+  // Null: the one that the table has under spec.type.
+  const LayerType* type = nullptr;
 };
 
-// Plausible weights of all that the layer asks for.
-Weights RandomWeights(const LayerSpec& spec, uint32_t seed);
+// Plausible weights of all that the layer asks for. `type` as in LayerCase.
+Weights RandomWeights(const LayerSpec& spec, uint32_t seed, const LayerType* type = nullptr);
 std::vector<float> RandomRows(int64_t rows, int64_t d_model, uint32_t seed);
 
 // A layer with its weights, and a pool of records in which consecutive slots lie `gap` bytes
@@ -56,7 +58,7 @@ class LayerRig {
  public:
   static constexpr int64_t kMaxPositions = 256;
   LayerRig(Device& device, const LayerSpec& spec, const Weights& weights, int32_t slots,
-           int64_t gap = 0, int64_t rows_per_page = 7);
+           int64_t gap = 0, int64_t rows_per_page = 7, const LayerType* type = nullptr);
   ~LayerRig();
 
   // Gives a slot the layer's initial state.

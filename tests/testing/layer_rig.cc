@@ -13,8 +13,8 @@ namespace {
 
 constexpr std::byte kCanary{0xA5};
 
-const LayerType& TypeOf(const LayerSpec& spec) {
-  const LayerType* type = FindLayerType(spec.type);
+const LayerType& TypeOf(const LayerSpec& spec, const LayerType* type) {
+  if (type == nullptr) type = FindLayerType(spec.type);
   EDDY_CHECK(type != nullptr);
   return *type;
 }
@@ -27,10 +27,10 @@ bool EndsWith(const std::string& name, const std::string& end) {
 
 }  // namespace
 
-Weights RandomWeights(const LayerSpec& spec, uint32_t seed) {
+Weights RandomWeights(const LayerSpec& spec, uint32_t seed, const LayerType* type) {
   std::mt19937 random(seed);
   Weights weights;
-  for (const Field& field : TypeOf(spec).needs(spec, DeviceTraits{}).weights) {
+  for (const Field& field : TypeOf(spec, type).needs(spec, DeviceTraits{}).weights) {
     const bool norm = EndsWith(field.name, "norm.weight");
     const bool matrix = field.shape[1] > 1;
     const auto fan_in = static_cast<float>(matrix ? field.shape[1] : 4);
@@ -52,10 +52,10 @@ std::vector<float> RandomRows(int64_t rows, int64_t d_model, uint32_t seed) {
 }
 
 LayerRig::LayerRig(Device& device, const LayerSpec& spec, const Weights& weights, int32_t slots,
-                   int64_t gap, int64_t rows_per_page)
+                   int64_t gap, int64_t rows_per_page, const LayerType* type)
     : device_(device),
       spec_(spec),
-      type_(TypeOf(spec)),
+      type_(TypeOf(spec, type)),
       needs_(type_.needs(spec, device.traits())),
       layout_(std::span(&needs_, 1)),
       slots_(slots),
