@@ -40,7 +40,7 @@ endfunction()
 function(eddy_test)
   cmake_parse_arguments(ARG "" "NAME;TIMEOUT" "SRCS;DEPS" ${ARGN})
   if(NOT ARG_TIMEOUT)
-    set(ARG_TIMEOUT 300)
+    set(ARG_TIMEOUT 900)  # for sanitizers on a busy machine
   endif()
   add_executable(${ARG_NAME}_test ${ARG_SRCS})
   target_link_libraries(${ARG_NAME}_test PRIVATE eddy_options ${ARG_DEPS} GTest::gmock_main)

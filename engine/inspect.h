@@ -13,9 +13,9 @@
 namespace eddy {
 
 struct InspectOptions {
-  LoadOptions load = {};          // of the server that would serve it; names the folder
-  std::optional<int64_t> memory;  // free bytes; else those that this machine has now
-  bool weights = false;           // also reads every number, and looks for NaN and infinity
+  LoadOptions load = {};               // of the server that would serve it; names the folder
+  std::optional<int64_t> memory = {};  // free bytes; else those that this machine has now
+  bool weights = false;                // also reads every number, and looks for NaN and infinity
 };
 
 struct Inspection {
@@ -32,8 +32,8 @@ struct Inspection {
   int64_t weight_bytes = 0;            // as held
   int64_t page_bytes = 0;              // of one page; 0: no attention layers
 
-  int64_t free_bytes = 0;            // what `capacity` was reckoned from
-  std::optional<Capacity> capacity;  // nothing: it does not fit, and a problem says so
+  int64_t free_bytes = 0;                 // what `capacity` was reckoned from
+  std::optional<Capacity> capacity = {};  // nothing: it does not fit, and a problem says so
 };
 
 Inspection Inspect(const InspectOptions& options);

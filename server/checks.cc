@@ -52,10 +52,13 @@ std::optional<absl::Duration> CheckDuration(const char* field,
                                             const google::protobuf::Duration& duration,
                                             absl::Duration least, absl::Duration most,
                                             Faults* faults) {
-  constexpr int64_t kSecondsMost = 315576000000;  // of google.protobuf.Duration
+  // Of google.protobuf.Duration. Compared without std::abs, which the least numbers have none of.
+  constexpr int64_t kSecondsMost = 315576000000;
+  constexpr int32_t kNanosMost = 999999999;
   const int64_t seconds = duration.seconds();
   const int32_t nanos = duration.nanos();
-  const bool valid = std::abs(seconds) <= kSecondsMost && std::abs(nanos) <= 999999999 &&
+  const bool valid = seconds >= -kSecondsMost && seconds <= kSecondsMost && nanos >= -kNanosMost &&
+                     nanos <= kNanosMost &&
                      (seconds == 0 || nanos == 0 || (seconds < 0) == (nanos < 0));
   if (!valid) {
     faults->Add(field,
