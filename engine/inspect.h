@@ -19,8 +19,9 @@ struct InspectOptions {
 };
 
 struct Inspection {
-  // A line each, with file, key or tensor, and what was expected. Empty: a server would start, but
-  // for the numbers themselves, unless they were read, and for the contents of the tokenizer.
+  // A line each, with file, key or tensor, and what was expected. A faulty size in config.json may
+  // have others in its train. Empty: a server would start, but for the numbers themselves, unless
+  // they were read, and for the contents of the tokenizer.
   std::vector<std::string> problems = {};
 
   // Nothing if config.json cannot be used: then nothing else can be known. All but the fingerprint

@@ -1,6 +1,7 @@
 // eddy model inspect: works on files, without a server.
 #include "engine/inspect.h"
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/flags.h"
@@ -11,6 +12,12 @@ namespace eddy::client {
 namespace {
 
 constexpr int kProblemsStatus = 1;
+
+std::string Bytes(int64_t bytes) {
+  const std::string text = FormatBytes(bytes);
+  return absl::StrCat(text,
+                      absl::ascii_isdigit(static_cast<unsigned char>(text.back())) ? " bytes" : "");
+}
 
 std::string Layers(const Inspection& found) {
   std::string text = absl::StrJoin(found.model->layers, ", ", [](std::string* out, const auto& l) {
@@ -25,12 +32,11 @@ void PrintModel(const Inspection& found, std::ostream& out) {
   out << "type: " << model.model_type << "\nlayers: " << Layers(found)
       << "\nparameters: " << model.parameters << " in " << found.tensors << " tensors"
       << "\nvocabulary: " << model.vocab_size << "\nhidden size: " << model.hidden_size
-      << "\nweights: " << model.weight_type << ", " << FormatBytes(found.weight_bytes)
-      << "\nstate: " << model.state_type << ", " << FormatBytes(model.record_bytes)
-      << " per sequence\n";
+      << "\nweights: " << model.weight_type << ", " << Bytes(found.weight_bytes)
+      << "\nstate: " << model.state_type << ", " << Bytes(model.record_bytes) << " per sequence\n";
   if (found.page_bytes > 0) {
-    out << "attention: " << FormatBytes(model.kv_bytes_per_token) << " per token, "
-        << FormatBytes(found.page_bytes) << " per page\n";
+    out << "attention: " << Bytes(model.kv_bytes_per_token) << " per token, "
+        << Bytes(found.page_bytes) << " per page\n";
   }
   out << "tokenizer: "
       << (model.tokenizer_kind.empty() ? "none, token ids only"
@@ -38,13 +44,12 @@ void PrintModel(const Inspection& found, std::ostream& out) {
       << "\n";
   if (!found.capacity) return;
   const Capacity& capacity = *found.capacity;
-  out << "in " << FormatBytes(found.free_bytes) << " of memory: " << capacity.slots << " slots";
+  out << "in " << Bytes(found.free_bytes) << " of memory: " << capacity.slots << " slots";
   if (capacity.pages > 0) {
     out << ", " << capacity.pages << " pages of " << capacity.rows_per_page << " tokens";
   }
-  out << " (state " << FormatBytes(capacity.state_bytes) << ", attention "
-      << FormatBytes(capacity.kv_bytes) << ", workspace " << FormatBytes(capacity.workspace_bytes)
-      << ")\n";
+  out << " (state " << Bytes(capacity.state_bytes) << ", attention " << Bytes(capacity.kv_bytes)
+      << ", workspace " << Bytes(capacity.workspace_bytes) << ")\n";
 }
 
 nlohmann::ordered_json ToJson(const Inspection& found) {

@@ -105,18 +105,18 @@ TEST(Inspect, CountsPagesOfLayersThatAttend) {
 TEST(Inspect, TellsEveryFaultOfTheConfig) {
   const Copy copy;
   nlohmann::json config = copy.Config();
-  config["hidden_size"] = -1;
+  config["norm_eps"] = -1;
   config["tie_word_embeddings"] = "yes";
   config["unheard_of"] = 1;
   config["unseen"] = 2;
   copy.SetConfig(config);
   WriteFile(copy / "model.safetensors", "short");
   const Inspection found = copy.Look();
-  EXPECT_THAT(found.problems,
-              UnorderedElementsAre(HasSubstr("hidden_size is -1"),
-                                   HasSubstr("tie_word_embeddings is \"yes\""),
-                                   HasSubstr("unknown key unheard_of"),
-                                   HasSubstr("unknown key unseen"), HasSubstr("too short")));
+  EXPECT_THAT(
+      found.problems,
+      UnorderedElementsAre(HasSubstr("norm_eps is -1"), HasSubstr("tie_word_embeddings is \"yes\""),
+                           HasSubstr("unknown key unheard_of"), HasSubstr("unknown key unseen"),
+                           HasSubstr("too short")));
   EXPECT_FALSE(found.model.has_value());
 }
 

@@ -16,7 +16,7 @@ TEST_F(ClientTest, InspectShowsAGoodFolderWithoutAServer) {
   server_->Shutdown();
   EXPECT_EQ(Run({"model", "inspect", kGood, "--memory=1GiB", "--weights"}), 0) << err();
   EXPECT_THAT(out(), HasSubstr("type: gated_deltanet\n"));
-  EXPECT_THAT(out(), HasSubstr("attention: "));
+  EXPECT_THAT(out(), HasSubstr("attention: 256 bytes per token, 16KiB per page\n"));
   EXPECT_THAT(out(), HasSubstr("in 1GiB of memory: 16 slots, "));
   EXPECT_THAT(out(), HasSubstr("no problems\n"));
   EXPECT_EQ(Run({"model", "inspect", kGood, "--memory=1GiB", "--output=json"}), 0) << err();
