@@ -284,6 +284,9 @@ SampleResult SampleOnce(const std::vector<float>& logits, const SamplingParams& 
 TEST(Sampler, GreedyTakesTheLowestIdOnATie) {
   EXPECT_EQ(SampleOnce({1, 3, 3, 2}, {.temperature = 0}).token, 1);
   EXPECT_EQ(SampleOnce(std::vector<float>(100, 0.5f), {.temperature = 0}).token, 0);
+  // The least float has no finite inverse.
+  EXPECT_EQ(SampleOnce({1, 3, 3, 2}, {.temperature = 1e-45f}).token, 1);
+  EXPECT_EQ(SampleOnce({1, 3, 2.9f, 2}, {.temperature = 1e-38f, .top_p = 0.9f}).token, 1);
 }
 
 TEST(Sampler, RefusesRowsThatAreNotFinite) {

@@ -96,7 +96,9 @@ void SamplerCpu::Sample(std::span<const float> logits, const SampleRow& row, Sam
                           ? summary.max
                           : *std::max_element(adjusted.begin(), adjusted.end());
     if (max == kBarred) return;
-    result.token = row.params->temperature > 0
+    // So near to 0 that its inverse is infinite, a temperature leaves all others without weight
+    // too.
+    result.token = std::isfinite(1 / row.params->temperature)
                        ? DrawToken(adjusted, max, row)
                        : static_cast<int32_t>(simd::ArgMax(adjusted.data(), vocab));
   }
