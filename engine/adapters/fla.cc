@@ -78,6 +78,8 @@ int64_t ReadFlaHeadDim(KeyReader& keys, FlaExpand expand, int64_t hidden_size, i
   const double factor = keys.Real(expand.key, {.min = 1e-3, .max = 1024, .absent = expand.absent});
   const auto width = static_cast<int64_t>(static_cast<double>(hidden_size) * factor);
   if (width % heads == 0 && width > 0) return width / heads;
+  // What follows from a size that is at fault itself says nothing.
+  if (!keys.Status().ok()) return 1;
   keys.Refuse(expand.key, "hidden_size times it must be a multiple of num_heads");
   return 1;
 }
