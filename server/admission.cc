@@ -24,9 +24,13 @@ Admission::Admission(const Options& options, const ServedModel* model, const Clo
       intake_(options.intake_threads) {}
 
 void Admission::Start(RequestId id, CallPlan plan) {
-  const int64_t tokens = plan.text.has_value()
-                             ? static_cast<int64_t>(plan.text->size()) / kBytesPerToken
-                             : static_cast<int64_t>(plan.request.prompt.size());
+  // A text that holds more tokens than a prompt may is refused once it is encoded, or cut; until
+  // then it must not take more of the line than a prompt can, or it alone would close it for all.
+  const int64_t tokens =
+      plan.text.has_value()
+          ? std::min<int64_t>(static_cast<int64_t>(plan.text->size()) / kBytesPerToken,
+                              model_->limits.max_prompt_tokens)
+          : static_cast<int64_t>(plan.request.prompt.size());
   auto job = [this, id, plan = std::move(plan)]() mutable { Submit(id, std::move(plan)); };
   if (std::optional<Error> error = Push(tokens, std::move(job))) {
     delivery_->Refuse(id, std::move(*error));

@@ -250,22 +250,28 @@ void ReadResponse(const v1::GenerateRequest& request, const ServedModel& model, 
 }
 
 // At least one token must be left to draw, also while the ending ones are barred.
-void CheckSomethingIsAllowed(const SamplingParams& sampling, Faults* faults) {
-  if (sampling.allowed.empty()) return;
-  auto contains = [](const std::vector<int32_t>& ids, int32_t id) {
-    return std::find(ids.begin(), ids.end(), id) != ids.end();
+// The engine must find a token to draw at every step, above all below min_new_tokens.
+void CheckSomethingIsAllowed(const SamplingParams& sampling, int64_t vocab_size, Faults* faults) {
+  std::vector<int32_t> barred = sampling.banned;
+  if (sampling.min_new_tokens > 0) {
+    barred.insert(barred.end(), sampling.ending_tokens.begin(), sampling.ending_tokens.end());
+  }
+  std::sort(barred.begin(), barred.end());
+  barred.erase(std::unique(barred.begin(), barred.end()), barred.end());
+  const auto is_barred = [&](int32_t id) {
+    return std::binary_search(barred.begin(), barred.end(), id);
   };
-  std::vector<int32_t> banned = sampling.banned;
-  std::sort(banned.begin(), banned.end());
-  const bool some = std::any_of(sampling.allowed.begin(), sampling.allowed.end(), [&](int32_t id) {
-    const bool barred = sampling.min_new_tokens > 0 && contains(sampling.ending_tokens, id);
-    return !barred && !std::binary_search(banned.begin(), banned.end(), id);
-  });
-  if (some) return;
-  faults->Add("decoding.allowed_token_ids",
-              absl::StrCat("decoding.allowed_token_ids: none of the ", sampling.allowed.size(),
-                           " ids may be drawn, since all are in banned_token_ids or end the "
-                           "sequence before min_new_tokens"));
+  constexpr std::string_view kWhy =
+      " may be drawn, since all are in banned_token_ids or end the sequence before min_new_tokens";
+  if (sampling.allowed.empty()) {
+    if (static_cast<int64_t>(barred.size()) < vocab_size) return;
+    faults->Add("decoding.banned_token_ids", absl::StrCat("decoding.banned_token_ids: none of the ",
+                                                          vocab_size, " ids", std::string(kWhy)));
+  } else if (std::all_of(sampling.allowed.begin(), sampling.allowed.end(), is_barred)) {
+    faults->Add("decoding.allowed_token_ids",
+                absl::StrCat("decoding.allowed_token_ids: none of the ", sampling.allowed.size(),
+                             " ids", std::string(kWhy)));
+  }
 }
 
 }  // namespace
@@ -285,7 +291,7 @@ std::optional<Error> ReadGenerateRequest(const v1::GenerateRequest& request,
   ReadSampling(request.sampling(), model, &faults, &plan.request.sampling);
   ReadDecoding(request.decoding(), model, &faults, &plan.request.sampling);
   ReadStopping(request.stopping(), model, &faults, &plan);
-  CheckSomethingIsAllowed(plan.request.sampling, &faults);
+  CheckSomethingIsAllowed(plan.request.sampling, model.info.vocab_size, &faults);
   CheckInteger("truncate_prompt_tokens", request.truncate_prompt_tokens(), 0,
                model.limits.max_prompt_tokens, &faults);
   plan.truncate_to = static_cast<int>(

@@ -81,6 +81,10 @@ TEST_F(ConvertTest, ChecksTheBoundsOfDecoding) {
          d->add_banned_token_ids(7);
        }),
        "decoding.allowed_token_ids"},
+      {decoding([](D d) {
+         for (uint32_t i = 0; i < kVocab; ++i) d->add_banned_token_ids(i);
+       }),
+       "decoding.banned_token_ids"},
   });
 }
 
