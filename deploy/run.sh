@@ -46,7 +46,8 @@ listen=127.0.0.1:0
 metrics=127.0.0.1:0
 if $serve; then listen=127.0.0.1:50051 metrics=127.0.0.1:9464; fi
 log=$run_dir/server.log
-"$bin/eddy-server" --model_dir="$model" --listen="$listen" --metrics_listen="$metrics" \
+# In a session of its own: Ctrl-C reaches this script alone, which then lets the server drain.
+setsid "$bin/eddy-server" --model_dir="$model" --listen="$listen" --metrics_listen="$metrics" \
   --port_file="$run_dir/ports.json" --drain_delay=0s --drain_timeout=5s 2>"$log" &
 server=$!
 while [ ! -s "$run_dir/ports.json" ]; do
