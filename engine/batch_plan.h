@@ -23,10 +23,11 @@ struct BatchPlan {
   // anew below.
   std::vector<int32_t> freed = {};
   std::vector<Sequence*> fills = {};  // new: slots get the initial values, or a checkpoint's
-  std::vector<Sequence*> saves = {};  // done: flush their records and copy them out
-  std::vector<Entry> entries = {};    // feed so many pending tokens of each
-  int single_row_sequences = 0;       // the first so many entries: one row each, nothing pending
-  int rows = 0;                       // of all entries
+  // Done: flush their records and copy them out, or look at them for Request::report.state_stats.
+  std::vector<Sequence*> saves = {};
+  std::vector<Entry> entries = {};  // feed so many pending tokens of each
+  int single_row_sequences = 0;     // the first so many entries: one row each, nothing pending
+  int rows = 0;                     // of all entries
   bool empty() const { return fills.empty() && saves.empty() && entries.empty(); }
 };
 

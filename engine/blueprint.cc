@@ -68,6 +68,11 @@ ModelInfo InfoOf(const std::string& model_dir, const Blueprint& blueprint, int64
   info.state_type = "float32";
   info.record_bytes = StateLayout(blueprint.needs).record_bytes();
   info.kv_bytes_per_token = kv.bytes_per_token();
+  for (const LayerNeeds& needs : blueprint.needs) {
+    for (const Readout readout : needs.readouts) {
+      if (readout == Readout::kPrecision) info.kalman_readouts = true;
+    }
+  }
   info.max_positions = config.max_positions;
   info.layout_fingerprint = LayoutFingerprint(blueprint.needs);
   info.tokenizer_kind = config.tokenizer_kind;

@@ -75,7 +75,7 @@ MemoryNeeds NeedsOf(const Blueprint& blueprint, int64_t weight_bytes, const KvLa
           // The fresh record is one more.
           .fixed = ScratchBytes(blueprint, 0) + logits + layout.record_bytes(),
           .per_row = scratch_per_row + blueprint.ends.d_model * SizeOf(traits.activations) +
-                     StepBuffers::Bytes({.rows = 1}),
+                     StepBuffers::Bytes({.rows = 1}) + Readouts::BytesPerRow(blueprint.needs),
           .per_sequence = StepBuffers::Bytes({.sequences = 1}),
           .page = kv.page_bytes(),
           .kv_window = kv.window(),

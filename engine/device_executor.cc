@@ -57,32 +57,55 @@ void DeviceExecutor::Fill(const Sequence& sequence) {
   parts_.kv.Fill(sequence.pages->pages(), start->position, start->kv);
 }
 
+// Without the keys and values if the request keeps no state.
+std::shared_ptr<Checkpoint> DeviceExecutor::Copy(const Sequence& sequence) {
+  auto checkpoint = std::make_shared<Checkpoint>();
+  checkpoint->model_hash = parts_.model_hash;
+  checkpoint->position = sequence.position();
+  checkpoint->unfed.assign(sequence.tokens.begin() + sequence.consumed, sequence.tokens.end());
+  checkpoint->record.resize(static_cast<size_t>(parts_.records.layout().persistent_bytes()));
+  parts_.records.Save(sequence.slot->index(), checkpoint->record);
+  if (!sequence.request.keep_state) return checkpoint;
+  const int64_t kv_bytes = parts_.kv.layout().checkpoint_bytes(checkpoint->position);
+  checkpoint->kv.resize(static_cast<size_t>(kv_bytes));
+  parts_.kv.Save(sequence.pages->pages(), checkpoint->position, checkpoint->kv);
+  return checkpoint;
+}
+
+std::vector<FieldStats> DeviceExecutor::Stats(std::span<const std::byte> record) const {
+  std::vector<FieldStats> all = parts_.records.Stats(record);
+  for (FieldStats& stats : all) {
+    const BlockName& block = parts_.blocks[static_cast<size_t>(stats.layer)];
+    stats.layer = block.layer;
+    stats.layer_type = block.type;
+  }
+  return all;
+}
+
 absl::Status DeviceExecutor::Save(const std::vector<Sequence*>& done, StepResult* result) {
   parts_.steps.Clear(/*max_pages=*/0);
   for (const Sequence* sequence : done) {
     parts_.steps.Add(sequence->slot->index(), sequence->position(), /*tokens=*/{}, /*pages=*/{});
   }
   parts_.model.Flush(parts_.steps.Upload(/*single_row_sequences=*/0));
-  for (const Sequence* sequence : done) {
-    auto checkpoint = std::make_shared<Checkpoint>();
-    checkpoint->model_hash = parts_.model_hash;
-    checkpoint->position = sequence->position();
-    checkpoint->unfed.assign(sequence->tokens.begin() + sequence->consumed, sequence->tokens.end());
-    checkpoint->record.resize(static_cast<size_t>(parts_.records.layout().persistent_bytes()));
-    parts_.records.Save(sequence->slot->index(), checkpoint->record);
-    const int64_t kv_bytes = parts_.kv.layout().checkpoint_bytes(checkpoint->position);
-    checkpoint->kv.resize(static_cast<size_t>(kv_bytes));
-    parts_.kv.Save(sequence->pages->pages(), checkpoint->position, checkpoint->kv);
-    result->saved.push_back(std::move(checkpoint));
-  }
+  std::vector<std::shared_ptr<Checkpoint>> copies;
+  for (const Sequence* sequence : done) copies.push_back(Copy(*sequence));
   // The step arrays are used again, and the copies are to be on the host.
-  return Finish();
+  EDDY_RETURN_IF_ERROR(Finish());
+  for (size_t i = 0; i < done.size(); ++i) {
+    Saved saved;
+    if (done[i]->request.report.state_stats) saved.stats = Stats(copies[i]->record);
+    if (done[i]->request.keep_state) saved.state = std::move(copies[i]);
+    result->saved.push_back(std::move(saved));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status DeviceExecutor::Feed(const BatchPlan& plan, StepResult* result) {
   rows_.clear();
   wanted_.clear();
   samples_.clear();
+  asks_ = false;
   parts_.steps.Clear(LongestLease(plan));
   int first_row = 0;
   for (size_t i = 0; i < plan.entries.size(); ++i) {
@@ -96,7 +119,10 @@ absl::Status DeviceExecutor::Feed(const BatchPlan& plan, StepResult* result) {
     WantRowsOf(entry, i, first_row);
     first_row += entry.rows;
   }
-  RunHead(parts_.model.Forward(parts_.steps.Upload(plan.single_row_sequences)));
+  Step step = parts_.steps.Upload(plan.single_row_sequences);
+  if (asks_) step.readouts = parts_.readouts.on_device();
+  RunHead(parts_.model.Forward(step));
+  if (asks_) parts_.readouts.Fetch(step.rows);
   EDDY_RETURN_IF_ERROR(Finish());
   return Report(plan, result);
 }
@@ -108,6 +134,7 @@ void DeviceExecutor::WantRowsOf(const BatchPlan::Entry& entry, size_t index, int
   const Sequence::Range scored = sequence.scored_by(entry.rows);
   for (int i = scored.begin; i < scored.end; ++i) {
     const int ahead = i - 1 - sequence.consumed;  // the row of the token before
+    asks_ |= report.uncertainty;
     Want(first_row + ahead,
          {.entry = index, .use = Wanted::kScored, .position = sequence.position() + ahead},
          {.target = tokens[static_cast<size_t>(i)],
@@ -118,6 +145,7 @@ void DeviceExecutor::WantRowsOf(const BatchPlan::Entry& entry, size_t index, int
   const int64_t last_position = sequence.position() + entry.rows - 1;
   const int last_row = first_row + entry.rows - 1;
   if (entry.samples) {
+    asks_ |= report.uncertainty;
     Want(last_row, {.entry = index, .use = Wanted::kSampled, .position = last_position},
          {.params = &sequence.request.sampling,
           .position = last_position + 1,
@@ -169,12 +197,15 @@ absl::Status DeviceExecutor::Report(const BatchPlan& plan, StepResult* result) {
       entry = {.barred = true};
       continue;
     }
+    const bool asks = plan.entries[wanted_[i].entry].sequence->request.report.uncertainty;
     switch (wanted_[i].use) {
       case Wanted::kScored:
         entry.scored.push_back(ReportOf(results_[i]));
+        if (asks) parts_.readouts.Tell(rows_[i], &entry.scored.back());
         break;
       case Wanted::kSampled:
         entry.sampled = ReportOf(results_[i]);
+        if (asks) parts_.readouts.Tell(rows_[i], &*entry.sampled);
         break;
       case Wanted::kNext:
         entry.next = std::move(results_[i].also);

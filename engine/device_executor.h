@@ -2,11 +2,14 @@
 #pragma once
 
 #include <memory>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "engine/executor.h"
 #include "engine/kv_pages.h"
 #include "engine/model.h"
+#include "engine/readouts.h"
 #include "engine/records.h"
 #include "engine/step_buffers.h"
 
@@ -20,6 +23,12 @@ class DeviceExecutor : public Executor {
   // Rows of logits that exist at once.
   static constexpr int kLogitRows = 64;
 
+  // What clients call a block of the model.
+  struct BlockName {
+    int layer = 0;  // of the model; a mixer and the MLP after it share one
+    std::string type = {};
+  };
+
   struct Parts {
     Device* device = nullptr;
     Model model;
@@ -27,6 +36,8 @@ class DeviceExecutor : public Executor {
     KvPages kv;
     StepBuffers steps;
     Buffer logits = {};  // [kLogitRows, vocab] fp32
+    Readouts readouts;
+    std::vector<BlockName> blocks = {};
     int64_t vocab = 0;
     uint64_t model_hash = 0;  // of the checkpoints that it makes and takes
   };
@@ -44,6 +55,8 @@ class DeviceExecutor : public Executor {
   };
 
   void Fill(const Sequence& sequence);
+  std::shared_ptr<Checkpoint> Copy(const Sequence& sequence);
+  std::vector<FieldStats> Stats(std::span<const std::byte> record) const;
   absl::Status Save(const std::vector<Sequence*>& done, StepResult* result);
   absl::Status Feed(const BatchPlan& plan, StepResult* result);
   void WantRowsOf(const BatchPlan::Entry& entry, size_t index, int first_row);
@@ -59,6 +72,7 @@ class DeviceExecutor : public Executor {
   std::vector<Wanted> wanted_;
   std::vector<SampleRow> samples_;
   std::vector<SampleResult> results_;
+  bool asks_ = false;  // one of these rows is to be reported with what the layers tell of it
 };
 
 }  // namespace eddy

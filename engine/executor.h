@@ -21,11 +21,16 @@ struct EntryResult {
   bool barred = false;
 };
 
+// What a saved sequence left behind. Room for the checkpoint in host memory was reserved before the
+// request came in.
+struct Saved {
+  std::shared_ptr<const Checkpoint> state = nullptr;  // exactly if the request keeps its state
+  std::vector<FieldStats> stats = {};                 // if it asks for them
+};
+
 struct StepResult {
   std::vector<EntryResult> entries = {};  // one for each of plan.entries
-  // One for each of plan.saves, none null. Their room in host memory was reserved before the
-  // request came in.
-  std::vector<std::shared_ptr<const Checkpoint>> saved = {};
+  std::vector<Saved> saved = {};          // one for each of plan.saves
 };
 
 // Not thread-safe: the engine loop owns it.

@@ -49,7 +49,7 @@ absl::StatusOr<Model> MakeModel(const Blueprint& blueprint, Weights weights, con
   memory.activations = device->Allocate(rows * blueprint.ends.d_model * SizeOf(activations));
   if (!memory.scratch || !memory.activations) return NoMemory("the workspace");
 
-  std::vector<std::unique_ptr<Layer>> layers;
+  std::vector<Model::Block> blocks;
   for (size_t i = 0; i < blueprint.needs.size(); ++i) {
     const LayerSpec& spec = blueprint.config.blocks[i].spec;
     std::vector<FieldView> state;
@@ -62,8 +62,9 @@ absl::StatusOr<Model> MakeModel(const Blueprint& blueprint, Weights weights, con
                               .state = state,
                               .kv = pages,
                               .scratch = memory.scratch.data()};
-    layers.push_back(device->Make(*FindLayerType(spec.type), spec, parts));
-    if (layers.back() == nullptr) {
+    blocks.push_back({.layer = device->Make(*FindLayerType(spec.type), spec, parts),
+                      .readouts = std::ssize(blueprint.needs[i].readouts)});
+    if (blocks.back().layer == nullptr) {
       return absl::FailedPreconditionError(absl::StrCat(
           "the back end ", device->backend(), " has no version of the layer type ", spec.type));
     }
@@ -77,7 +78,15 @@ absl::StatusOr<Model> MakeModel(const Blueprint& blueprint, Weights weights, con
                         .dtype = activations,
                         .shape = {rows, blueprint.ends.d_model, 1, 1}};
   memory.weights = std::move(weights.memory);
-  return Model(std::move(memory), std::move(layers), std::move(made), x);
+  return Model(std::move(memory), std::move(blocks), std::move(made), x);
+}
+
+std::vector<DeviceExecutor::BlockName> NamesOf(const ModelConfig& config) {
+  std::vector<DeviceExecutor::BlockName> names;
+  for (const Block& block : config.blocks) {
+    names.push_back({.layer = block.layer, .type = block.spec.type});
+  }
+  return names;
 }
 
 // The config counts as a value, not as text: spaces and the order of keys change nothing.
@@ -133,7 +142,9 @@ absl::StatusOr<LoadedModel> LoadModel(const LoadOptions& options, Device* device
                                      .pages = capacity.pages_per_sequence});
   Buffer logits =
       device->Allocate(DeviceExecutor::kLogitRows * blueprint.ends.vocab * SizeOf(DType::kF32));
-  if (!steps || !logits) return NoMemory("the workspace");
+  std::optional<Readouts> readouts =
+      Readouts::Allocate(device, blueprint.needs, capacity.max_rows_per_step);
+  if (!steps || !logits || !readouts) return NoMemory("the workspace");
   EDDY_ASSIGN_OR_RETURN(Model model,
                         MakeModel(blueprint, std::move(weights), *records, *kv, capacity, device));
   if (const auto error = device->Finish()) return absl::UnavailableError(*error);
@@ -147,6 +158,8 @@ absl::StatusOr<LoadedModel> LoadModel(const LoadOptions& options, Device* device
                                                              .kv = *std::move(kv),
                                                              .steps = *std::move(steps),
                                                              .logits = std::move(logits),
+                                                             .readouts = *std::move(readouts),
+                                                             .blocks = NamesOf(blueprint.config),
                                                              .vocab = blueprint.ends.vocab,
                                                              .model_hash = model_hash});
   return loaded;

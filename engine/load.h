@@ -42,6 +42,7 @@ struct ModelInfo {
   std::string state_type;
   int64_t record_bytes = 0;                         // of one sequence
   int64_t kv_bytes_per_token = 0;                   // 0: no attention layers
+  bool kalman_readouts = false;                     // layers that set TokenReport::kalman
   int64_t max_positions = 0;                        // 0: unbounded
   std::array<uint8_t, 32> fingerprint = {};         // SHA-256 of configuration and weights
   std::array<uint8_t, 32> layout_fingerprint = {};  // SHA-256 of the state layout

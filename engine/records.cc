@@ -53,6 +53,45 @@ void FillFromWeight(Device* device, const Field& field, const LayerNeeds& layer,
   EDDY_CHECK(false && "initial_weight names no weight of the layer");
 }
 
+double ElementAt(DType dtype, const std::byte* from, int64_t i) {
+  if (dtype == DType::kBF16) {
+    uint16_t bits;
+    std::memcpy(&bits, from + 2 * i, 2);
+    return FromBF16(bits);
+  }
+  if (dtype == DType::kI32) {
+    int32_t whole;
+    std::memcpy(&whole, from + 4 * i, 4);
+    return whole;
+  }
+  float value;
+  std::memcpy(&value, from + 4 * i, 4);
+  return value;
+}
+
+FieldStats StatsOf(const Field& field, const std::byte* from) {
+  FieldStats stats = {.field = field.name, .elements = Elements(field)};
+  double least = 0, greatest = 0, sum = 0, squares = 0;
+  int64_t finite = 0;
+  for (int64_t i = 0; i < stats.elements; ++i) {
+    const double value = ElementAt(field.dtype, from, i);
+    if (!std::isfinite(value)) continue;
+    least = finite == 0 ? value : std::min(least, value);
+    greatest = finite == 0 ? value : std::max(greatest, value);
+    sum += value;
+    squares += value * value;
+    ++finite;
+  }
+  stats.nonfinite = stats.elements - finite;
+  if (finite == 0) return stats;
+  const auto count = static_cast<double>(finite);
+  stats.min = static_cast<float>(least);
+  stats.max = static_cast<float>(greatest);
+  stats.mean = static_cast<float>(sum / count);
+  stats.rms = static_cast<float>(std::sqrt(squares / count));
+  return stats;
+}
+
 }  // namespace
 
 Records::Records(Device* device, std::span<const LayerNeeds> layers)
@@ -100,6 +139,19 @@ void Records::Fill(int32_t slot, std::span<const std::byte> persistent) {
 void Records::Save(int32_t slot, std::span<std::byte> to) {
   EDDY_CHECK(static_cast<int64_t>(to.size()) == layout_.persistent_bytes());
   device_->Download(to, At(slot));
+}
+
+std::vector<FieldStats> Records::Stats(std::span<const std::byte> persistent) const {
+  EDDY_CHECK(static_cast<int64_t>(persistent.size()) == layout_.persistent_bytes());
+  std::vector<FieldStats> all;
+  for (size_t layer = 0; layer < fields_.size(); ++layer) {
+    for (size_t f = 0; f < fields_[layer].size(); ++f) {
+      if (fields_[layer][f].transient) continue;
+      all.push_back(StatsOf(fields_[layer][f], persistent.data() + layout_.offset(layer, f)));
+      all.back().layer = static_cast<int>(layer);
+    }
+  }
+  return all;
 }
 
 void Records::Poison([[maybe_unused]] int32_t slot) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "engine/request.h"
 #include "kernels/device.h"
 #include "kernels/layer.h"
 #include "kernels/state_layout.h"
@@ -41,6 +42,9 @@ class Records {
   void Fill(int32_t slot, std::span<const std::byte> persistent);
   // Copies the persistent part out. REQUIRES: it was flushed.
   void Save(int32_t slot, std::span<std::byte> to);
+  // Of each persistent field of a record that was saved; FieldStats::layer is the index in `layers`
+  // of Allocate, and there is no layer_type.
+  std::vector<FieldStats> Stats(std::span<const std::byte> persistent) const;
   // Fills the record with NaN, in debug builds only.
   void Poison(int32_t slot);
   // The first persistent field with a NaN or infinity in it, if any. Waits for the device; its

@@ -35,6 +35,10 @@ struct ReportOptions {
   int first_scored = -1;
   // max_new_tokens == 0 only: log-probabilities of these tokens as the one after the prompt.
   std::vector<int32_t> next_tokens = {};
+  // What the layers tell of each reported token, in TokenReport.
+  bool uncertainty = false;
+  // Figures of the state at the end, in End.
+  bool state_stats = false;
 };
 
 // What a client asks for, in tokens. Valid by construction: the server checks it before it gets
@@ -75,6 +79,16 @@ struct NotFinite {
   int64_t position = 0;
 };
 
+// Figures of one field of one layer's state.
+struct FieldStats {
+  int layer = 0;  // of the model, from 0
+  std::string layer_type = {};
+  std::string field = {};
+  int64_t elements = 0;
+  int64_t nonfinite = 0;  // NaN or infinite; the rest is about the others, 0 if there are none
+  float min = 0, max = 0, mean = 0, rms = 0;
+};
+
 struct End {
   EndReason reason = EndReason::kCut;
   absl::Status why = {};  // not OK if cut: cancelled, deadline, device lost, data loss
@@ -84,6 +98,21 @@ struct End {
   // If it was asked for and the request was not cut. Also null when the time limit passed while it
   // waited in line: nothing was read, so there is nothing to keep and a session stays as it was.
   std::shared_ptr<const Checkpoint> state = nullptr;
+  // One for each state field of each layer, under the same conditions: of the state from which the
+  // last token was predicted.
+  std::vector<FieldStats> state_stats = {};
+};
+
+// What the Kalman layers say of a token: means over these layers (see Readout), but for the least
+// precision, which is that of all.
+struct KalmanReport {
+  float precision = 0, least_precision = 0, deviation = 0;
+  float surprise = 0, information = 0, spread = 0;
+};
+
+// The same of the delta layers.
+struct DeltaReport {
+  float residual = 0, contraction = 0, decay = 0;
 };
 
 // A token and what the model thought of it.
@@ -93,6 +122,10 @@ struct TokenReport {
   int32_t rank = 0;
   float entropy = 0;
   std::vector<Candidate> top = {};
+  // If they were asked for and the model has such layers: what these did with the token before
+  // this one, whose row this one was predicted from.
+  std::optional<KalmanReport> kalman = {};
+  std::optional<DeltaReport> delta = {};
 };
 
 // Something happened to a request. Exactly one event of each request has `end`, and it is the last;

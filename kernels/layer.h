@@ -12,6 +12,7 @@
 #include <variant>
 #include <vector>
 
+#include "kernels/readout.h"
 #include "kernels/step.h"
 #include "kernels/tensor.h"
 
@@ -89,6 +90,8 @@ struct LayerNeeds {
   // One block, shared by all layers in turn: scratch_bytes + rows of a step *
   // scratch_bytes_per_row.
   int64_t scratch_bytes = 0, scratch_bytes_per_row = 0;
+  // What it writes to Step::readouts when a step asks; rows of padding sequences get zeros.
+  std::vector<Readout> readouts = {};
 };
 
 // What a layer must know of a device before it exists.

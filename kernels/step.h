@@ -31,6 +31,10 @@ struct Step {
   // with all of them they may be a ring (see kernels/rules/attention/attention.h).
   const int32_t* pages = nullptr;
   int max_pages = 0;
+  // Null: nobody asks, and layers compute nothing more than without it. Else the layer that runs
+  // writes here what it tells of each row (LayerNeeds::readouts, in that order): [readouts, rows].
+  // Its other results are the same to the bit. Model::Forward moves it on from layer to layer.
+  float* readouts = nullptr;
   Stream stream = nullptr;
 };
 

@@ -74,6 +74,8 @@ Output Call::Close(const End& end, absl::Time now) {
   if (reason == FinishReason::kEos || reason == FinishReason::kStopToken) {
     finish.stop_token = last_token_;
   }
+  // A stop string lies behind the engine: its state holds tokens that were dropped, or may.
+  if (reason != FinishReason::kStopString) finish.state_stats = end.state_stats;
   output.finish = std::move(finish);
   output.tally = TallyAt(end, now);
   return WithPrompt(std::move(output));

@@ -31,7 +31,8 @@ std::optional<Error> CheckFeatures(std::vector<std::string_view> missing) {
   return FeatureDisabled(names);
 }
 
-std::vector<std::string_view> MissingFeatures(const v1::GenerateRequest& request) {
+std::vector<std::string_view> MissingFeatures(const v1::GenerateRequest& request,
+                                              const ServedModel& model) {
   std::vector<std::string_view> missing;
   auto need = [&](bool wanted, std::string_view feature) {
     if (wanted) missing.push_back(feature);
@@ -61,7 +62,7 @@ std::vector<std::string_view> MissingFeatures(const v1::GenerateRequest& request
     case v1::DecodingOptions::CONSTRAINT_NOT_SET:
       break;
   }
-  need(request.response().state_stats(), kFeatureStateStats);
+  need(request.response().state_stats() && model.info.record_bytes == 0, kFeatureStateStats);
   return missing;
 }
 
@@ -236,7 +237,9 @@ void ReadResponse(const v1::GenerateRequest& request, const ServedModel& model, 
   }
   plan.request.report = {.logprobs = from.logprobs(),
                          .top = static_cast<int>(from.top_logprobs()),
-                         .first_scored = from.prompt_logprobs() ? 0 : -1};
+                         .first_scored = from.prompt_logprobs() ? 0 : -1,
+                         .uncertainty = from.uncertainty(),
+                         .state_stats = from.state_stats()};
   plan.wants_text = !from.omit_text() && model.tokenizer != nullptr;
   plan.special_tokens = from.special_tokens();
   plan.wants_tokens = from.token_ids() || from.logprobs() || from.uncertainty();
@@ -285,7 +288,7 @@ std::optional<Error> ReadGenerateRequest(const v1::GenerateRequest& request,
                                          const ServedModel& model, const CallTimes& times,
                                          Faults faults, PlannedCall* call) {
   if (std::optional<Error> error = CheckModel(request.model(), model)) return error;
-  if (std::optional<Error> error = CheckFeatures(MissingFeatures(request))) return error;
+  if (std::optional<Error> error = CheckFeatures(MissingFeatures(request, model))) return error;
   CallPlan& plan = call->plan;
   SetTimes(model, times, &plan);
   ReadSampling(request.sampling(), model, &faults, &plan.request.sampling);
@@ -321,7 +324,8 @@ std::optional<Error> ReadScoreRequest(const v1::ScoreRequest& request, const Ser
   const int64_t first = std::min<int64_t>(request.first_token(), model.limits.max_prompt_tokens);
   plan.request.report = {.top = static_cast<int>(request.top_logprobs()),
                          .first_scored = static_cast<int>(first),
-                         .next_tokens = ToIds(request.next_token_ids())};
+                         .next_tokens = ToIds(request.next_token_ids()),
+                         .uncertainty = request.uncertainty()};
   ReadPrompt(request, model, &faults, &plan);
   if (!faults.empty()) return faults.ToError();
   call->shape = {.model = &model,

@@ -97,6 +97,8 @@ v1::Model ToModel(const ServedModel& model) {
   to.set_kv_bytes_per_token(static_cast<uint64_t>(info.kv_bytes_per_token));
   SetLimits(model, to.mutable_limits());
   if (model.tokenizer != nullptr) to.add_features(v1::FEATURE_TEXT);
+  if (info.kalman_readouts) to.add_features(v1::FEATURE_KALMAN_UNCERTAINTY);
+  if (info.record_bytes > 0) to.add_features(v1::FEATURE_STATE_STATS);
   const SamplingParams sampling;
   to.mutable_default_sampling()->set_temperature(sampling.temperature);
   to.mutable_default_sampling()->set_top_p(sampling.top_p);

@@ -50,6 +50,35 @@ void SetPromptInfo(const Output& output, const ResponseShape& shape, v1::PromptI
   for (const int32_t id : facts.ids) info->add_prompt_token_ids(static_cast<uint32_t>(id));
 }
 
+void SetUncertainty(const TokenReport& from, v1::TokenUncertainty* to) {
+  to->set_entropy(from.entropy);
+  if (from.kalman.has_value()) {
+    to->set_kalman_precision_mean(from.kalman->precision);
+    to->set_kalman_precision_min(from.kalman->least_precision);
+    to->set_kalman_readout_std(from.kalman->deviation);
+    to->set_kalman_surprise(from.kalman->surprise);
+    to->set_kalman_information(from.kalman->information);
+    to->set_kalman_spread(from.kalman->spread);
+  }
+  if (from.delta.has_value()) {
+    to->set_delta_residual(from.delta->residual);
+    to->set_delta_contraction(from.delta->contraction);
+    to->set_delta_decay(from.delta->decay);
+  }
+}
+
+void SetStateStats(const FieldStats& from, v1::StateFieldStats* to) {
+  to->set_layer(static_cast<uint32_t>(from.layer));
+  to->set_layer_type(from.layer_type);
+  to->set_field(from.field);
+  to->set_elements(static_cast<uint64_t>(from.elements));
+  to->set_min(from.min);
+  to->set_max(from.max);
+  to->set_mean(from.mean);
+  to->set_rms(from.rms);
+  to->set_nonfinite(static_cast<uint64_t>(from.nonfinite));
+}
+
 void SetTimings(const Tally& tally, v1::Timings* to) {
   *to->mutable_queue() = ToProto(tally.timings.queue);
   *to->mutable_prefill() = ToProto(tally.timings.prefill);
@@ -85,6 +114,7 @@ void SetFinish(const Output& output, const ResponseShape& shape, v1::FinishInfo*
   info->mutable_usage()->set_generated_tokens(static_cast<uint32_t>(output.tally.generated_tokens));
   info->set_seed(shape.seed);
   if (shape.timings) SetTimings(output.tally, info->mutable_timings());
+  for (const FieldStats& stats : finish.state_stats) SetStateStats(stats, info->add_state_stats());
 }
 
 }  // namespace
@@ -97,7 +127,7 @@ v1::GenerateResponse ToGenerateResponse(const Output& output, const ResponseShap
   for (const TokenReport& report : output.tokens) {
     if (shape.token_ids) sequence->add_token_ids(static_cast<uint32_t>(report.token));
     if (shape.logprobs) SetLogprob(report, *shape.model, sequence->add_logprobs());
-    if (shape.uncertainty) sequence->add_uncertainty()->set_entropy(report.entropy);
+    if (shape.uncertainty) SetUncertainty(report, sequence->add_uncertainty());
   }
   if (output.finish.has_value()) SetFinish(output, shape, sequence->mutable_finish_info());
   if (output.prompt != nullptr) {
@@ -120,7 +150,7 @@ v1::ScoreResponse ToScoreResponse(const Output& output, const ResponseShape& sha
     // One per reported token: that of the unpredicted one is left at zero.
     if (shape.first_scored == 0) response.add_uncertainty();
     for (const TokenReport& report : output.scored) {
-      response.add_uncertainty()->set_entropy(report.entropy);
+      SetUncertainty(report, response.add_uncertainty());
     }
   }
   for (const Candidate& candidate : output.next_top) {

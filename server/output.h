@@ -19,8 +19,9 @@ enum class FinishReason { kEos, kLength, kStopString, kStopToken, kTimeLimit };
 // How a sequence ended that ended well.
 struct Finish {
   FinishReason reason = FinishReason::kLength;
-  int32_t stop_token = -1;       // kEos and kStopToken
-  std::string stop_string = {};  // kStopString
+  int32_t stop_token = -1;                   // kEos and kStopToken
+  std::string stop_string = {};              // kStopString
+  std::vector<FieldStats> state_stats = {};  // if asked for; never with kStopString
 };
 
 // What became of the prompt.

@@ -35,7 +35,12 @@ void CheckEntries(const ServedModel& model, const CallPlan& plan, int64_t kept, 
   const ReportOptions& report = plan.request.report;
   int64_t reported = report.logprobs ? plan.request.max_new_tokens : 0;
   if (report.first_scored >= 0) reported += kept - report.first_scored;
-  const int64_t entries = reported * (1 + report.top);
+  int64_t entries = reported * (1 + report.top);
+  // A TokenUncertainty takes about as much room as an entry.
+  if (report.uncertainty) {
+    const bool generates = plan.request.max_new_tokens > 0;
+    entries += generates ? plan.request.max_new_tokens : reported;
+  }
   if (entries > model.limits.max_logprob_entries) {
     faults->Add(plan.request.max_new_tokens == 0 ? "first_token" : "response",
                 absl::StrCat("the answer would hold ", entries,

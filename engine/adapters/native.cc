@@ -149,7 +149,7 @@ ModelConfig ReadNative(KeyReader& keys) {
   } else {
     keys.RequireNull("tokenizer");
   }
-  keys.MustBe("readout_stats", nullptr, "read-outs are not served yet");
+  keys.MustBe("readout_stats", nullptr, "read-outs are served as they are");
   config.end_names = {{"", ""}};
   for (KeyReader& layer : keys.Objects("layers", kMaxLayers)) ReadLayer(std::move(layer), &config);
   for (const Block& block : config.blocks) {

@@ -50,7 +50,8 @@ class Generate : public Command {
                "end well, with what there is, after this time");
     flags->Add("logprobs", &logprobs_, flag::Number(0, 20),
                "log-probability and rank of each token, and so many of the likeliest");
-    flags->Add("uncertainty", &uncertainty_, flag::Bool(), "entropy of each step, in nats");
+    flags->Add("uncertainty", &uncertainty_, flag::Bool(),
+               "entropy of each step, in nats, and what the layers say");
     flags->Add("timings", &timings_, flag::Bool(), "where the time went");
     flags->Add("priority", &priority_, flag::Number(-100, 100), "higher is admitted sooner");
   }
@@ -106,7 +107,7 @@ class Generate : public Command {
     if (output->terminal && tail.last != '\n') output->out << std::endl;
     for (const v1::TokenLogprob& logprob : tail.logprobs) PrintLogprob(logprob, output->err);
     for (const v1::TokenUncertainty& one : tail.uncertainty) {
-      output->err << "entropy " << one.entropy() << "\n";
+      PrintUncertainty(one, output->err);
     }
     if (tail.timings.has_value()) PrintTimings(*tail.timings, output->err);
     return status;

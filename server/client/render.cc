@@ -99,6 +99,24 @@ void PrintLogprob(const v1::TokenLogprob& logprob, std::ostream& out) {
   out << "\n";
 }
 
+void PrintUncertainty(const v1::TokenUncertainty& uncertainty, std::ostream& out) {
+  out << "entropy " << uncertainty.entropy();
+  const auto also = [&](const char* name, bool is_there, float value) {
+    if (is_there) out << "\t" << name << " " << value;
+  };
+  also("precision", uncertainty.has_kalman_precision_mean(), uncertainty.kalman_precision_mean());
+  also("least_precision", uncertainty.has_kalman_precision_min(),
+       uncertainty.kalman_precision_min());
+  also("readout_std", uncertainty.has_kalman_readout_std(), uncertainty.kalman_readout_std());
+  also("surprise", uncertainty.has_kalman_surprise(), uncertainty.kalman_surprise());
+  also("information", uncertainty.has_kalman_information(), uncertainty.kalman_information());
+  also("spread", uncertainty.has_kalman_spread(), uncertainty.kalman_spread());
+  also("residual", uncertainty.has_delta_residual(), uncertainty.delta_residual());
+  also("contraction", uncertainty.has_delta_contraction(), uncertainty.delta_contraction());
+  also("decay", uncertainty.has_delta_decay(), uncertainty.delta_decay());
+  out << "\n";
+}
+
 void PrintCandidate(const v1::Candidate& candidate, std::ostream& out) {
   out << TokenName(candidate.token_id(), candidate.token()) << " "
       << ShortNumber(candidate.logprob());

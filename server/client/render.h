@@ -25,6 +25,8 @@ std::string CodeName(grpc::StatusCode code);
 
 // token, logprob, rank and the likeliest tokens of the place, with tabs between.
 void PrintLogprob(const v1::TokenLogprob& logprob, std::ostream& out);
+// Entropy, then those of the other values that are there, with tabs between.
+void PrintUncertainty(const v1::TokenUncertainty& uncertainty, std::ostream& out);
 // token and logprob.
 void PrintCandidate(const v1::Candidate& candidate, std::ostream& out);
 void PrintTimings(const v1::Timings& timings, std::ostream& out);

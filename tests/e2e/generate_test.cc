@@ -98,6 +98,7 @@ TEST_F(GenerateTest, ReportsLogprobsAndEntropyPerToken) {
   want->set_logprobs(true);
   want->set_top_logprobs(3);
   want->set_uncertainty(true);
+  want->set_state_stats(true);
   want->set_prompt_logprobs(true);
   want->set_prompt_text(true);
   want->set_prompt_token_ids(true);
@@ -110,6 +111,11 @@ TEST_F(GenerateTest, ReportsLogprobsAndEntropyPerToken) {
   EXPECT_EQ(output.logprobs(0).logprob(), EchoExecutor::LogprobOf('a'));
   EXPECT_EQ(output.logprobs(0).top_size(), 3);
   EXPECT_EQ(output.uncertainty(3).entropy(), 0.25f);
+  EXPECT_EQ(output.uncertainty(3).delta_residual(), 0.5f);
+  EXPECT_FALSE(output.uncertainty(3).has_kalman_spread());
+  ASSERT_EQ(output.finish_info().state_stats_size(), 1);
+  EXPECT_EQ(output.finish_info().state_stats(0).layer_type(), "echo");
+  EXPECT_EQ(output.finish_info().state_stats(0).elements(), 3u);
   EXPECT_EQ(output.finish_info().seed(), 99u);
   const v1::PromptInfo& prompt = response.prompt_info();
   EXPECT_EQ(prompt.prompt_text(), ">ab");

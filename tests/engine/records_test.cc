@@ -98,6 +98,33 @@ TEST_F(RecordsTest, FindTheFirstPersistentFieldThatIsNotFinite) {
   EXPECT_FALSE(records_->FirstNotFinite(1)->has_value());
 }
 
+TEST_F(RecordsTest, GiveFiguresOfEachPersistentFieldAndCountWhatIsNotFinite) {
+  records_->Fill(1);
+  const float precision[] = {3, -1, NAN, 2, INFINITY};
+  std::memcpy(Field0(1, 1), precision, sizeof(precision));
+  std::fill_n(Field0(1, 3), 3, NAN);
+  records_->View(1, 0).at<uint16_t>(1)[1] = 0xC000;  // -2
+  const std::vector<FieldStats> stats = records_->Stats(Saved(1));
+  ASSERT_EQ(stats.size(), 4u);
+  EXPECT_EQ(stats[0].field, "precision");
+  EXPECT_EQ(stats[0].elements, 5);
+  EXPECT_EQ(stats[0].nonfinite, 2);
+  EXPECT_EQ(stats[0].min, -1);
+  EXPECT_EQ(stats[0].max, 3);
+  EXPECT_FLOAT_EQ(stats[0].mean, 4.0f / 3);
+  EXPECT_FLOAT_EQ(stats[0].rms, std::sqrt(14.0f / 3));
+  EXPECT_EQ(stats[1].field, "scale");
+  EXPECT_EQ(stats[1].min, -1);
+  EXPECT_EQ(stats[1].max, 8);
+  EXPECT_EQ(stats[2].nonfinite, 3);
+  EXPECT_EQ(stats[2].min, 0);
+  EXPECT_EQ(stats[2].rms, 0);
+  EXPECT_EQ(stats[3].layer, 1);
+  EXPECT_EQ(stats[3].min, -2);
+  EXPECT_EQ(stats[3].max, 0);
+  EXPECT_EQ(stats[3].rms, 1);
+}
+
 TEST_F(RecordsTest, ArePoisonedBeforeTheyBelongToSomebody) {
 #ifdef NDEBUG
   GTEST_SKIP() << "debug builds only";

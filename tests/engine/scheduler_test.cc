@@ -189,6 +189,21 @@ TEST(Scheduler, LetsTheDeadlineWinOverTheTimeLimit) {
   EXPECT_TRUE(absl::IsDeadlineExceeded(desk.ends[1].why));
 }
 
+TEST(Scheduler, LooksAtAStateBeforeItsSlotIsGivenBack) {
+  Desk desk({.slots = 1});
+  Request request = Desk::Ask(1, 1, 1);
+  request.report.state_stats = true;
+  desk.scheduler.Add(request);
+  desk.scheduler.Add(Desk::Ask(2, 1, 1));
+  desk.Step(0);
+  EXPECT_THAT(desk.ends, IsEmpty());
+  EXPECT_THAT(desk.Step(1), IsEmpty());  // the only slot is still its own
+  ASSERT_EQ(desk.ends[1].state_stats.size(), 1u);
+  EXPECT_EQ(desk.ends[1].state_stats[0].elements, 7);
+  EXPECT_EQ(desk.ends[1].state, nullptr);
+  EXPECT_THAT(desk.Step(2), ElementsAre(Pair(2, 1)));
+}
+
 TEST(Scheduler, LetsACancelButNoDeadlineCutAnAnswerThatIsYetToBeSaved) {
   Desk desk({});
   for (RequestId id : {1, 2}) {

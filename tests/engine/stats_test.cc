@@ -18,7 +18,7 @@ TEST(StepStats, TellsPromptRowsFromTheRowsOfTheAnswer) {
                   {.sequence = &resumes, .rows = 3}};
   plan.rows = 9;
   plan.single_row_sequences = 1;
-  StepResult result{.entries = std::vector<EntryResult>(3), .saved = {nullptr}};
+  StepResult result{.entries = std::vector<EntryResult>(3), .saved = std::vector<Saved>(1)};
   result.entries[0].sampled = TokenReport{};
   result.entries[1].not_finite = NotFinite{};
   const StepStats stats = CountStep(plan, result);

@@ -37,6 +37,7 @@ class ReferenceDelta {
   Trace Finish(Vector out) {
     Trace trace{.out = std::move(out)};
     trace.state["state"] = state_;
+    trace.readouts = readouts_;
     if (!scale_.empty()) trace.state["scale"] = scale_;
     for (const auto& [name, inputs] : inputs_) {
       // The last W - 1 inputs, zeros before the first.
@@ -167,17 +168,30 @@ class ReferenceDelta {
               double beta, const Vector& decay) {
     double* s = state_.data() + j * key_dim_ * value_dim_;
     Vector out(value_dim_);
+    double missed = 0, length = 0, inner = 0, kept = 0;
+    for (size_t i = 0; i < key_dim_; ++i) {
+      inner += w[i] * k[i];
+      kept += decay[i] / static_cast<double>(key_dim_);
+    }
     for (size_t m = 0; m < value_dim_; ++m) {
       double error = v[m];
       for (size_t i = 0; i < key_dim_; ++i) {
         s[i * value_dim_ + m] *= decay[i];
         error -= s[i * value_dim_ + m] * k[i];
       }
+      missed += error * error;
+      length += v[m] * v[m];
       for (size_t i = 0; i < key_dim_; ++i) {
         s[i * value_dim_ + m] += w[i] * beta * error;
         out[m] += s[i * value_dim_ + m] * q[i] / std::sqrt(static_cast<double>(key_dim_));
       }
     }
+    const double share = 1 / static_cast<double>(value_heads_), left = 1 - beta * inner;
+    if (beta != 0 && length > 0) {
+      readouts_[Readout::kResidual].back() += share * std::sqrt(missed / length);
+    }
+    readouts_[Readout::kContraction].back() += share * left * left;
+    readouts_[Readout::kDecay].back() += share * kept;
     return out;
   }
 
@@ -185,6 +199,7 @@ class ReferenceDelta {
   std::map<std::string, Vector> w_;
   size_t heads_ = 0, value_heads_ = 0, key_dim_ = 0, value_dim_ = 0, width_ = 0, d_model_ = 0;
   Vector state_;
+  std::map<Readout, Vector> readouts_;                 // of all rows so far
   Vector scale_;                                       // [HV, K]; empty: there is none
   std::map<std::string, std::vector<Vector>> inputs_;  // of the convolutions, all so far
 };
@@ -206,6 +221,9 @@ inline void ReferenceDelta::Token(Vector& x) {
     for (size_t i = 0; i < z.size(); ++i) z[i] += w_.at("gate_up.bias")[i];
   }
   Vector all;
+  for (const Readout readout : {Readout::kResidual, Readout::kContraction, Readout::kDecay}) {
+    readouts_[readout].push_back(0);
+  }
   for (size_t j = 0; j < value_heads_; ++j) {
     const size_t h = j / (value_heads_ / heads_);
     const double logit = b[j] + (Has("step.bias") ? w_.at("step.bias")[j] : 0);

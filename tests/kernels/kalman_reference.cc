@@ -41,6 +41,7 @@ class Reference {
     const Row in = Linear("in", NormOf(x, At("norm.weight"), spec_.norm_eps));
     const Row c = Convolve({in.begin(), in.begin() + static_cast<std::ptrdiff_t>(channels_)});
     Row y = Filter(c);
+    Tell(y, in);
     for (size_t m = 0; m < channels_; ++m) {
       const std::string skip = spec_.Word("skip");
       if (skip != "none") y[m] += At("skip")[skip == "scalar" ? 0 : m] * c[m];
@@ -51,6 +52,8 @@ class Reference {
     for (size_t i = 0; i < out.size(); ++i) out[i] += x[i];
     return out;
   }
+
+  const std::map<Readout, Row>& readouts() const { return readouts_; }
 
   std::map<std::string, Row> State() const {
     std::map<std::string, Row> state;
@@ -133,6 +136,7 @@ class Reference {
                                      .floored = spec_.Word("process_noise") == "floor",
                                      .noise_max = spec_.IsNull("clip") ? 0 : spec_.Real("clip")};
     Row y(channels_, 0.0);
+    of_y_.assign(channels_, 0.0);
     for (size_t m = 0; m < channels_; ++m) {
       double variance = std::log1p(std::exp(noise[m])) + spec_.Real("noise_min");
       if (!spec_.IsNull("noise_max")) variance = std::min(variance, spec_.Real("noise_max"));
@@ -141,16 +145,48 @@ class Reference {
         const ExactDynamics d(At("rate_log")[i], At("step_raw")[i], At("process_noise")[i],
                               options);
         filters_[i].Update(d.a, d.p, k[s], v[m], variance);
-        y[m] += q[s] * filters_[i].mean * (spec_.Word("readout") == "prior" ? d.a : 1);
+        const bool prior = spec_.Word("readout") == "prior";
+        const double known = filters_[i].variance;
+        y[m] += q[s] * filters_[i].mean * (prior ? d.a : 1);
+        of_y_[m] += q[s] * q[s] * (prior ? d.a * d.a * known + d.p : known);
       }
     }
     return y;
+  }
+
+  // What the filters say of the row; y is theirs, before the skip.
+  void Tell(const Row& y, const Row& in) {
+    double precision = 0, least = 1 / filters_[0].variance, surprise = 0, information = 0;
+    for (const Covariance& filter : filters_) {
+      precision += 1 / filter.variance;
+      least = std::min(least, 1 / filter.variance);
+      surprise += filter.surprise;
+      information += filter.information;
+    }
+    double deviation = 0, unsure = 0, all = 0;
+    for (size_t m = 0; m < channels_; ++m) {
+      const std::string gate = spec_.Word("gate");
+      const double weight = gate == "none" ? 1 : ActivationOf(gate, in[channels_ + m]);
+      deviation += std::sqrt(of_y_[m]);
+      unsure += of_y_[m] * weight * weight;
+      all += (y[m] * y[m] + of_y_[m]) * weight * weight;
+    }
+    const auto channels = static_cast<double>(channels_);
+    const auto filters = static_cast<double>(filters_.size());
+    readouts_[Readout::kPrecision].push_back(precision / filters);
+    readouts_[Readout::kLeastPrecision].push_back(least);
+    readouts_[Readout::kDeviation].push_back(deviation / channels);
+    readouts_[Readout::kSurprise].push_back(surprise / filters);
+    readouts_[Readout::kInformation].push_back(information / channels);
+    readouts_[Readout::kSpread].push_back(all > 0 ? std::sqrt(unsure / all) : 0);
   }
 
   const LayerSpec& spec_;
   const Weights64& weights_;
   const size_t channels_, states_;
   std::vector<Covariance> filters_;  // [M, Sn]
+  Row of_y_;                         // variance of y
+  std::map<Readout, Row> readouts_;  // of all rows so far
   std::vector<Row> past_;            // inputs of the convolution, oldest first
 };
 
@@ -166,6 +202,7 @@ testing::Trace KalmanLayerReference(const LayerSpec& spec, const Weights64& weig
     trace.out.insert(trace.out.end(), y.begin(), y.end());
   }
   trace.state = reference.State();
+  trace.readouts = reference.readouts();
   return trace;
 }
 

@@ -53,7 +53,7 @@ struct Pool {
 };
 
 struct Outputs {
-  Floats y, variance, surprise, information, precision;
+  Floats y, variance, surprise, information, precision, least_precision;
 };
 
 // Runs rows [begin, end) of the case in `slot`.
@@ -67,11 +67,12 @@ inline Outputs Filter(const Case& c, Pool* pool, int32_t slot, int64_t begin, in
   if (readouts) {
     out.variance.assign(rows * m, -1.0f);
     out.surprise.assign(rows, -1.0f);
-    out.information = out.precision = out.surprise;
+    out.information = out.precision = out.least_precision = out.surprise;
     wanted = {.variance = out.variance.data(),
               .surprise = out.surprise.data(),
               .information = out.information.data(),
-              .precision = out.precision.data()};
+              .precision = out.precision.data(),
+              .least_precision = out.least_precision.data()};
   }
   const int32_t row_start[] = {0, static_cast<int32_t>(rows)};
   const Step step = {

@@ -34,10 +34,11 @@ struct Reference {
         surprise(c.rows),
         surprise_mass(surprise),
         information(surprise),
-        precision(surprise) {}
-  Doubles y, y_mass, variance;                              // [rows, M]
-  Doubles surprise, surprise_mass, information, precision;  // [rows]
-  Doubles lambda, eta, eta_mass;                            // at the end, [M, Sn]
+        precision(surprise),
+        least_precision(c.rows, std::numeric_limits<double>::infinity()) {}
+  Doubles y, y_mass, variance;                                               // [rows, M]
+  Doubles surprise, surprise_mass, information, precision, least_precision;  // [rows]
+  Doubles lambda, eta, eta_mass;                                             // at the end, [M, Sn]
 };
 
 ExactDynamics Exact(const Case& c, int64_t i) {
@@ -63,7 +64,8 @@ Reference Textbook(const Case& c) {
       r.surprise[t] += filter.surprise / static_cast<double>(m * sn);
       r.surprise_mass[t] += filter.surprise_mass / static_cast<double>(m * sn);
       r.information[t] += filter.information / static_cast<double>(m);
-      r.precision[t] -= std::log(filter.variance) / static_cast<double>(m * sn);
+      r.precision[t] += 1 / filter.variance / static_cast<double>(m * sn);
+      r.least_precision[t] = std::min(r.least_precision[t], 1 / filter.variance);
     }
     r.lambda.push_back(1 / filter.variance);
     r.eta.push_back(filter.mean / filter.variance);
@@ -165,7 +167,9 @@ TEST(KalmanRule, EqualsBothTextbookFormsOnRandomShapes) {
     ExpectNear(out.variance, covariance.variance, covariance.variance, c.rows, "variance of y");
     ExpectNear(out.surprise, covariance.surprise, covariance.surprise_mass, c.rows, "surprise");
     ExpectNear(out.information, covariance.information, covariance.information, c.rows, "gain");
-    ExpectNear(out.precision, covariance.precision, Doubles(c.rows, 1.0), c.rows, "ln precision");
+    ExpectNear(out.precision, covariance.precision, covariance.precision, c.rows, "precision");
+    ExpectNear(out.least_precision, covariance.least_precision, covariance.least_precision, c.rows,
+               "least precision");
     if (HasFatalFailure()) return;
   }
 }
@@ -273,6 +277,7 @@ TEST(KalmanSpread, IsTheShareOfTheReadOutThatIsUncertain) {
   const float y[] = {3, 0}, variance[] = {16, 9}, open[] = {1, 0};
   EXPECT_FLOAT_EQ(KalmanSpread(y, variance, nullptr, 2), std::sqrt(25.0f / 34.0f));
   EXPECT_FLOAT_EQ(KalmanSpread(y, variance, open, 2), 0.8f);
+  EXPECT_FLOAT_EQ(KalmanDeviation(variance, 2), 3.5f);
   const float shut[] = {0, 0};
   EXPECT_EQ(KalmanSpread(y, variance, shut, 2), 0.0f);
 }

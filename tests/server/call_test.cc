@@ -63,6 +63,18 @@ TEST_F(CallTest, SendsThePromptWithTheEndIfThereIsNoToken) {
   EXPECT_EQ(last.finish->reason, FinishReason::kTimeLimit);
 }
 
+TEST_F(CallTest, GivesFiguresOfTheStateUnlessAStopStringEndedIt) {
+  const End end{.reason = EndReason::kLength, .state_stats = {{.field = "s"}}};
+  Call whole = Make(TextPlan());
+  EXPECT_EQ(whole.Close(end, absl::UnixEpoch()).finish->state_stats.size(), 1u);
+  CallPlan plan = TextPlan();
+  plan.stop_strings = {"b"};
+  Call stopped = Make(plan);
+  Feed(&stopped, 'b');
+  ASSERT_TRUE(stopped.stopped());
+  EXPECT_TRUE(stopped.Close(end, absl::UnixEpoch()).finish->state_stats.empty());
+}
+
 TEST_F(CallTest, CountsATokenAtOnceEvenIfItsTextIsHeldBack) {
   Call call = Make(TextPlan());
   Output half = Feed(&call, 0xc3);

@@ -229,6 +229,17 @@ TEST_F(ConvertTest, ChecksTheBoundsOfScore) {
          for (int i = 0; i < 3; ++i) r->mutable_token_ids()->add_ids(1);  // 5 * 21 entries
        },
        "first_token"},
+      {[](R r) {
+         r->set_top_logprobs(19);
+         for (int i = 0; i < 3; ++i) r->mutable_token_ids()->add_ids(1);  // 5 * 20 entries
+       },
+       ""},
+      {[](R r) {
+         r->set_top_logprobs(19);
+         r->set_uncertainty(true);  // 5 * 21
+         for (int i = 0; i < 3; ++i) r->mutable_token_ids()->add_ids(1);
+       },
+       "first_token"},
       {[](R r) { r->clear_prompt(); }, "prompt"},
   };
   for (size_t i = 0; i < cases.size(); ++i) {

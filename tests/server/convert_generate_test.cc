@@ -62,6 +62,10 @@ TEST_F(ConvertTest, NamesEachFeatureThatIsNotOffered) {
     EXPECT_EQ(error->reason, "FEATURE_DISABLED");
     EXPECT_EQ(error->metadata[0].second, feature);
   }
+  model_.info.record_bytes = 256;  // now there is a state to look at
+  base_.mutable_response()->set_state_stats(true);
+  EXPECT_FALSE(Read(base_).has_value());
+  EXPECT_TRUE(call_.plan.request.report.state_stats);
   base_.mutable_session();
   base_.mutable_prefix_cache()->set_bypass(true);
   base_.mutable_decoding()->set_json_object(false);
@@ -93,6 +97,7 @@ TEST_F(ConvertTest, HandsEverythingOnToTheEngine) {
   stopping->mutable_time_limit()->set_seconds(3);
   base_.mutable_response()->set_logprobs(true);
   base_.mutable_response()->set_top_logprobs(2);
+  base_.mutable_response()->set_uncertainty(true);
   ASSERT_FALSE(Read(base_).has_value());
   const Request& request = call_.plan.request;
   EXPECT_EQ(request.priority, 5);
@@ -104,6 +109,7 @@ TEST_F(ConvertTest, HandsEverythingOnToTheEngine) {
   EXPECT_FALSE(call_.plan.client_deadline);
   EXPECT_TRUE(request.report.logprobs);
   EXPECT_EQ(request.report.top, 2);
+  EXPECT_TRUE(request.report.uncertainty);
   EXPECT_EQ(request.report.first_scored, -1);
   const SamplingParams& params = request.sampling;
   EXPECT_EQ(params.temperature, 0.5f);
@@ -165,10 +171,12 @@ TEST_F(ConvertTest, AsksTheEngineToScoreFromTheFirstTokenOn) {
   score_.set_first_token(1);
   score_.set_top_logprobs(3);
   score_.add_next_token_ids(9);
+  score_.set_uncertainty(true);
   ASSERT_FALSE(Read(score_).has_value());
   EXPECT_EQ(call_.plan.request.max_new_tokens, 0);
   EXPECT_EQ(call_.plan.request.report.first_scored, 1);
   EXPECT_EQ(call_.plan.request.report.top, 3);
+  EXPECT_TRUE(call_.plan.request.report.uncertainty);
   EXPECT_EQ(call_.plan.request.report.next_tokens, std::vector<int32_t>{9});
 }
 

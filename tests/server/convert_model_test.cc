@@ -1,6 +1,7 @@
 // Proves what clients are told of the model and of the server.
 #include "server/convert_model.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -45,6 +46,15 @@ TEST_F(ConvertModelTest, DescribesTheModel) {
   EXPECT_EQ(model.features_size(), 1);
   EXPECT_EQ(model.features(0), v1::FEATURE_TEXT);
   EXPECT_EQ(model.default_stopping().max_new_tokens(), 256u);
+}
+
+TEST_F(ConvertModelTest, ListsWhatTheLayersMakePossible) {
+  model_.info.record_bytes = 4096;
+  model_.info.kalman_readouts = true;
+  const v1::Model model = ToModel(model_);
+  EXPECT_THAT(model.features(),
+              ::testing::ElementsAre(v1::FEATURE_TEXT, v1::FEATURE_KALMAN_UNCERTAINTY,
+                                     v1::FEATURE_STATE_STATS));
 }
 
 TEST_F(ConvertModelTest, TellsTheServersStateWhileItLoads) {

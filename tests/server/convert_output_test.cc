@@ -50,6 +50,62 @@ TEST_F(ConvertOutputTest, SendsWhatWasAskedForPerToken) {
   EXPECT_EQ(sequence.logprobs(0).top(0).token(), "x");
   EXPECT_EQ(sequence.uncertainty(0).entropy(), 1.5f);
   EXPECT_FALSE(sequence.uncertainty(0).has_kalman_readout_std());
+  EXPECT_FALSE(sequence.uncertainty(0).has_delta_residual());
+}
+
+TEST_F(ConvertOutputTest, SendsWhatTheLayersSay) {
+  shape_.uncertainty = true;
+  TokenReport report = Report('a');
+  report.kalman = KalmanReport{.precision = 3,
+                               .least_precision = 1,
+                               .deviation = 0.5f,
+                               .surprise = 2,
+                               .information = 0.25f,
+                               .spread = 0.125f};
+  report.delta = DeltaReport{.residual = 0.75f, .contraction = 4, .decay = 0.875f};
+  const auto expect = [](const v1::TokenUncertainty& sent) {
+    EXPECT_EQ(sent.kalman_precision_mean(), 3);
+    EXPECT_EQ(sent.kalman_precision_min(), 1);
+    EXPECT_EQ(sent.kalman_readout_std(), 0.5f);
+    EXPECT_EQ(sent.kalman_surprise(), 2);
+    EXPECT_EQ(sent.kalman_information(), 0.25f);
+    EXPECT_EQ(sent.kalman_spread(), 0.125f);
+    EXPECT_EQ(sent.delta_residual(), 0.75f);
+    EXPECT_EQ(sent.delta_contraction(), 4);
+    EXPECT_EQ(sent.delta_decay(), 0.875f);
+  };
+  const Output generated{.num_tokens = 1, .tokens = {report}};
+  expect(ToGenerateResponse(generated, shape_).outputs(0).uncertainty(0));
+  shape_.first_scored = 1;
+  Output scored{.scored = {report}};
+  scored.prompt = std::make_unique<PromptFacts>(PromptFacts{.prompt_tokens = 2});
+  scored.finish = Finish{};
+  expect(ToScoreResponse(scored, shape_).uncertainty(0));
+}
+
+TEST_F(ConvertOutputTest, SendsTheFiguresOfTheState) {
+  Output output;
+  output.finish = Finish{.state_stats = {{.layer = 2,
+                                          .layer_type = "kalman",
+                                          .field = "precision",
+                                          .elements = 12,
+                                          .nonfinite = 1,
+                                          .min = -1,
+                                          .max = 8,
+                                          .mean = 2,
+                                          .rms = 3}}};
+  const v1::GenerateResponse response = ToGenerateResponse(output, shape_);
+  ASSERT_EQ(response.outputs(0).finish_info().state_stats_size(), 1);
+  const v1::StateFieldStats& stats = response.outputs(0).finish_info().state_stats(0);
+  EXPECT_EQ(stats.layer(), 2u);
+  EXPECT_EQ(stats.layer_type(), "kalman");
+  EXPECT_EQ(stats.field(), "precision");
+  EXPECT_EQ(stats.elements(), 12u);
+  EXPECT_EQ(stats.nonfinite(), 1u);
+  EXPECT_EQ(stats.min(), -1);
+  EXPECT_EQ(stats.max(), 8);
+  EXPECT_EQ(stats.mean(), 2);
+  EXPECT_EQ(stats.rms(), 3);
 }
 
 TEST_F(ConvertOutputTest, TellsHowASequenceEnded) {

@@ -91,7 +91,13 @@ class EchoExecutor : public Executor {
     for (const BatchPlan::Entry& entry : plan.entries) {
       result.entries.push_back(RunEntry(entry, control_->poison()));
     }
-    result.saved.resize(plan.saves.size());
+    for (const Sequence* sequence : plan.saves) {
+      Saved saved;
+      if (sequence->request.report.state_stats) {
+        saved.stats = {{.layer_type = "echo", .field = "s", .elements = 3, .max = 2}};
+      }
+      result.saved.push_back(std::move(saved));
+    }
     return result;
   }
 
@@ -114,6 +120,7 @@ class EchoExecutor : public Executor {
       const auto next = static_cast<size_t>(sequence.generated);
       const int32_t token = length == 0 ? request.prompt[0] : request.prompt[1 + next % length];
       result.sampled = Report(token, request.report.logprobs ? request.report.top : 0);
+      if (request.report.uncertainty) result.sampled->delta = DeltaReport{.residual = 0.5f};
     }
     if (entry.last) {
       for (const int32_t token : request.report.next_tokens) {

@@ -49,6 +49,7 @@ class Laws {
   void Fresh();
   void RecordGoesOn();
   void Quiet();
+  void Readouts();
 
  private:
   LayerRig MakeRig(int32_t slots, int64_t gap, int64_t rows_per_page) {
@@ -230,6 +231,28 @@ void Laws::Quiet() {
   }
 }
 
+// Asked or not, outputs and states are the same to the bit; padding rows tell zeros.
+void Laws::Readouts() {
+  LayerRig silent = MakeRig(1), asked = MakeRig(1);
+  asked.AskForReadouts();
+  const Ran a = RunIn(silent, 1, {test_.rows}), b = RunIn(asked, 1, {test_.rows});
+  EXPECT_EQ(a.out, b.out) << "read-outs change the output";
+  EXPECT_EQ(a.record, b.record) << "read-outs change the state";
+  EXPECT_EQ(asked.allocations(), 0) << "read-outs allocate";
+  EXPECT_TRUE(silent.readouts().empty());
+  const Trace trace = test_.reference(test_.spec, weights_, x_, test_.rows);
+  for (const auto& [readout, values] : asked.readouts()) {
+    const std::string what = "read-out " + std::to_string(static_cast<int>(readout));
+    const auto found = trace.readouts.find(readout);
+    ASSERT_NE(found, trace.readouts.end()) << what << ": the reference says nothing";
+    ExpectClose(values, found->second, test_.tolerance, what);
+  }
+  asked.Run({{.slot = kNoSlot, .x = Other(400)}, {.slot = 1, .x = Other(401)}});
+  for (const auto& [readout, values] : asked.readouts()) {
+    for (int row = 0; row < 5; ++row) EXPECT_EQ(values[static_cast<size_t>(row)], 0) << "padding";
+  }
+}
+
 }  // namespace
 
 void ExpectClose(std::span<const float> a, std::span<const double> b, double tolerance,
@@ -269,6 +292,7 @@ void CheckLayerLaws(Device& device, const LayerCase& test, uint32_t seed) {
   laws.Fresh();
   laws.RecordGoesOn();
   laws.Quiet();
+  laws.Readouts();
 }
 
 }  // namespace eddy::testing

@@ -25,6 +25,8 @@ using Weights = std::map<std::string, std::vector<float>>;
 struct Trace {
   std::vector<double> out;
   std::map<std::string, std::vector<double>> state = {};
+  // What the layer tells of each row, if the reference can say: [rows].
+  std::map<Readout, std::vector<double>> readouts = {};
 };
 using Reference = std::function<Trace(const LayerSpec& spec, const Weights& weights,
                                       std::span<const float> x, int64_t rows)>;
@@ -75,6 +77,9 @@ class LayerRig {
   void SetRecord(int32_t slot, const std::vector<std::byte>& record);
   // The bytes between two slots' records, and those of the null slot; likewise of the pages.
   std::vector<std::byte> Record0AndGaps(int32_t slots);
+  // From now on steps ask for read-outs; readouts() are those of the last Run, each [rows].
+  void AskForReadouts() { asks_ = true; }
+  const std::map<Readout, std::vector<float>>& readouts() const { return readouts_; }
   std::vector<float> StateField(int32_t slot, const std::string& name);
   // Heap allocations of the last Run's Forward.
   int64_t allocations() const { return allocations_; }
@@ -111,12 +116,15 @@ class LayerRig {
   std::vector<std::byte> fresh_;          // a record with the initial state
   std::vector<Buffer> weight_buffers_;
   std::vector<TensorView> weights_;
-  Buffer pool_, page_pool_, scratch_, x_, arrays_;
+  Buffer pool_, page_pool_, scratch_, x_, arrays_, readout_buffer_;
+  bool asks_ = false;
+  std::map<Readout, std::vector<float>> readouts_;
   std::unique_ptr<Layer> layer_;
   int64_t allocations_ = 0;
 };
 
-// Golden, chunking, company, padding, stride, fresh, record, quiet. Failures name case and seed.
+// Golden, chunking, company, padding, stride, fresh, record, quiet, and that read-outs change
+// nothing else. Failures name case and seed.
 void CheckLayerLaws(Device& device, const LayerCase& test, uint32_t seed);
 
 // Fails the test where |a - b| exceeds tolerance * max(1, max |b|).

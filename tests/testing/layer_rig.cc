@@ -113,6 +113,7 @@ void LayerRig::Reserve(int64_t rows) {
   device_.Upload(scratch_.data(),
                  std::vector<std::byte>(static_cast<size_t>(scratch), std::byte{0xFF}));
   x_ = device_.Allocate(rows * spec_.d_model * 4);
+  readout_buffer_ = device_.Allocate((1 + rows * std::ssize(needs_.readouts)) * 4);
   arrays_ = device_.Allocate((3 * rows + 1 + 16 * pages_per_slot()) * 4);
   std::vector<FieldView> fields;
   for (size_t f = 0; f < needs_.state.size(); ++f) {
@@ -185,13 +186,23 @@ std::vector<float> LayerRig::Run(const std::vector<Feed>& feeds) {
                   .slots = device_slots,
                   .positions = device_positions,
                   .pages = device_pages,
-                  .max_pages = static_cast<int>(pages_per_slot())};
+                  .max_pages = static_cast<int>(pages_per_slot()),
+                  .readouts = asks_ ? static_cast<float*>(readout_buffer_.data()) : nullptr};
   const int64_t before = AllocationCount();
   layer_->Forward(step, {.data = x_.data(), .shape = {step.rows, spec_.d_model, 1, 1}});
   allocations_ = AllocationCount() - before;
   std::vector<float> out(x.size());
   device_.Download(std::as_writable_bytes(std::span(out)), x_.data());
+  const auto rows = static_cast<size_t>(step.rows);
+  std::vector<float> told(asks_ ? needs_.readouts.size() * rows : 0);
+  if (!told.empty()) {
+    device_.Download(std::as_writable_bytes(std::span(told)), readout_buffer_.data());
+  }
   EDDY_CHECK(!device_.Finish().has_value());
+  for (size_t i = 0; i * rows < told.size(); ++i) {
+    const auto begin = told.begin() + static_cast<std::ptrdiff_t>(i * rows);
+    readouts_[needs_.readouts[i]].assign(begin, begin + step.rows);
+  }
   return out;
 }
 

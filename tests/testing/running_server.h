@@ -118,6 +118,7 @@ class RunningServer {
     model.info.vocab_size = kEchoVocab;
     model.info.eos_tokens = {kEchoEos};
     model.info.state_type = "float32";
+    model.info.record_bytes = 256;
     model.capacity.slots = setting_.slots;
     model.capacity.max_rows_per_step = 512;
     if (setting_.has_tokenizer) {

@@ -289,6 +289,7 @@ LayerNeeds DeltaNeeds(const LayerSpec& spec, const DeviceTraits& traits) {
     needs.state.push_back(
         {.name = "scale", .shape = {value_heads, key_dim, 1, 1}, .initial_weight = "scale_init"});
   }
+  needs.readouts = {Readout::kResidual, Readout::kContraction, Readout::kDecay};
   const auto float_bytes = static_cast<int64_t>(sizeof(float));
   needs.scratch_bytes = DeltaRuleScratchFloats(o.shape) * float_bytes;
   needs.scratch_bytes_per_row = DeltaCpuFloatsPerRow(o) * float_bytes;

@@ -86,6 +86,8 @@
 // conv_q, conv_k            [W - 1, H K]       last inputs of the convolutions, oldest first
 // conv_v                    [W - 1, HV V]
 // scale                     [HV, K]            d, with a scale
+//
+// Read-outs: those of delta layers in kernels/readout.h.
 #pragma once
 
 #include <cstdint>

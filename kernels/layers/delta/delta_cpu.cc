@@ -334,6 +334,13 @@ void DeltaCpu::Forward(const Step& step, TensorView x_view) {
   if (options_.decay == DeltaOptions::Decay::kChannel) ChannelDecay(rows);
   if (options_.scale) ScaleKeys(step, rows);
 
+  DeltaReadouts wanted;
+  if (step.readouts != nullptr) {
+    // In the order of DeltaNeeds.
+    wanted = {.residual = step.readouts,
+              .contraction = step.readouts + rows.count,
+              .decay = step.readouts + 2 * rows.count};
+  }
   const bool decays = options_.decay != DeltaOptions::Decay::kNone;
   const bool channel = options_.decay == DeltaOptions::Decay::kChannel;
   DeltaRuleCpu(step, {.shape = shape,
@@ -347,7 +354,8 @@ void DeltaCpu::Forward(const Step& step, TensorView x_view) {
                       .channel_decay = channel,
                       .state = state_,
                       .out = rows.out,
-                      .scratch = rows.rule});
+                      .scratch = rows.rule,
+                      .readouts = wanted});
   Output(rows, x);
 }
 

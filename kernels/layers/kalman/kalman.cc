@@ -168,6 +168,8 @@ LayerNeeds KalmanNeeds(const LayerSpec& spec, const DeviceTraits& traits) {
   if (o.conv_width > 1) {
     needs.state.push_back({.name = "conv", .shape = {o.conv_width - 1, o.channels, 1, 1}});
   }
+  needs.readouts = {Readout::kPrecision, Readout::kLeastPrecision, Readout::kDeviation,
+                    Readout::kSurprise,  Readout::kInformation,    Readout::kSpread};
   needs.scratch_bytes_per_row = KalmanCpuFloatsPerRow(o) * static_cast<int64_t>(sizeof(float));
   return needs;
 }

@@ -56,6 +56,9 @@
 // precision             [M, Sn]                lambda; float whatever the device
 // information           [M, Sn]                eta
 // conv                  [W - 1, M]             last z, oldest first; conv_width > 1
+//
+// Read-outs: those of Kalman layers in kernels/readout.h, of the filters' y before the skip; the
+// gates weigh the channels of `spread`.
 #pragma once
 
 #include <cstdint>

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <numbers>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/check.h"
@@ -88,6 +89,7 @@ class KalmanLayerCpu : public Layer {
 
   void Convolve(const Step& step, const Rows& rows) const;
   void Sense(const Rows& rows) const;
+  void Filter(const Step& step, const Rows& rows) const;
   void Output(const Rows& rows, float* x) const;
 
   const KalmanOptions options_;
@@ -116,6 +118,7 @@ struct KalmanLayerCpu::Rows {
     kq = take(2 * o.state_dim);
     low = take(std::max(o.value_rank, o.noise_rank));
     y = take(o.channels);
+    variance = take(o.channels);
     EDDY_DCHECK(at - scratch == rows * KalmanCpuFloatsPerRow(o));
   }
 
@@ -123,12 +126,13 @@ struct KalmanLayerCpu::Rows {
   float* normed;     // [rows, D]
   float* z;          // [rows, M]: input of the convolution
   float* c;          // [rows, M]
-  float* gate;       // [rows, M]
+  float* gate;       // [rows, M]: act(u)
   float* v;          // [rows, M]
   float* certainty;  // [rows, M]: L; first l
   float* kq;         // [rows, 2 Sn]: k, then q
   float* low;        // [rows, max(value_rank, noise_rank)]
   float* y;          // [rows, M]
+  float* variance;   // [rows, M]: of y; only if a step asks for read-outs
 };
 
 KalmanLayerCpu::KalmanLayerCpu(const LayerSpec& spec, const LayerParts& parts)
@@ -218,17 +222,55 @@ void KalmanLayerCpu::Sense(const Rows& rows) const {
   }
 }
 
-// x += W_out ((y + skip c) act(gate))
+// y, and what a step asks about the filters. The gates hold their factors already.
+void KalmanLayerCpu::Filter(const Step& step, const Rows& rows) const {
+  const int64_t channels = options_.channels;
+  KalmanReadouts wanted;
+  float* deviation = nullptr;
+  float* spread = nullptr;
+  if (step.readouts != nullptr) {
+    float* at = step.readouts;
+    const auto next = [&] { return std::exchange(at, at + rows.count); };
+    // In the order of KalmanNeeds.
+    wanted.precision = next();
+    wanted.least_precision = next();
+    deviation = next();
+    wanted.surprise = next();
+    wanted.information = next();
+    spread = next();
+    wanted.variance = rows.variance;
+  }
+  KalmanCpu(step, {.channels = channels,
+                   .state_dim = options_.state_dim,
+                   .transition = dynamics_.transition.data(),
+                   .noise = dynamics_.noise.data(),
+                   .v = rows.v,
+                   .certainty = rows.certainty,
+                   .k = rows.kq,
+                   .q = rows.kq + options_.state_dim,
+                   .k_stride = 2 * options_.state_dim,
+                   .q_stride = 2 * options_.state_dim,
+                   .prior = options_.prior_readout,
+                   .precision = precision_,
+                   .information = information_,
+                   .y = rows.y,
+                   .readouts = wanted});
+  for (int64_t r = 0; r < rows.count && step.readouts != nullptr; ++r) {
+    const int64_t row = r * channels;
+    deviation[r] = KalmanDeviation(rows.variance + row, channels);
+    spread[r] = KalmanSpread(rows.y + row, rows.variance + row,
+                             options_.gated() ? rows.gate + row : nullptr, channels);
+  }
+}
+
+// x += W_out ((y + skip c) gate)
 void KalmanLayerCpu::Output(const Rows& rows, float* x) const {
   const int64_t channels = options_.channels, all = rows.count * channels;
   if (options_.skip == KalmanOptions::Skip::kScalar) simd::AddScaled(*skip_, rows.c, rows.y, all);
   for (int64_t r = 0; r < rows.count && options_.skip == KalmanOptions::Skip::kChannel; ++r) {
     simd::MultiplyAdd(rows.c + r * channels, skip_, rows.y + r * channels, channels);
   }
-  if (options_.gated()) {
-    Activate(options_.gate, rows.gate, all);
-    simd::Multiply(rows.y, rows.gate, rows.y, all);
-  }
+  if (options_.gated()) simd::Multiply(rows.y, rows.gate, rows.y, all);
   Project(out_, {rows.count, channels, options_.d_model}, rows.y, x, /*accumulate=*/true);
 }
 
@@ -241,23 +283,13 @@ void KalmanLayerCpu::Forward(const Step& step, TensorView x_view) {
   }
   const Sizes sizes = {rows.count, o.d_model, o.channels};
   Project(in_, sizes, rows.normed, rows.z);
-  if (o.gated()) Project(in_.From(o.channels, o.d_model), sizes, rows.normed, rows.gate);
+  if (o.gated()) {
+    Project(in_.From(o.channels, o.d_model), sizes, rows.normed, rows.gate);
+    Activate(o.gate, rows.gate, rows.count * o.channels);
+  }
   Convolve(step, rows);
   Sense(rows);
-  KalmanCpu(step, {.channels = o.channels,
-                   .state_dim = o.state_dim,
-                   .transition = dynamics_.transition.data(),
-                   .noise = dynamics_.noise.data(),
-                   .v = rows.v,
-                   .certainty = rows.certainty,
-                   .k = rows.kq,
-                   .q = rows.kq + o.state_dim,
-                   .k_stride = 2 * o.state_dim,
-                   .q_stride = 2 * o.state_dim,
-                   .prior = o.prior_readout,
-                   .precision = precision_,
-                   .information = information_,
-                   .y = rows.y});
+  Filter(step, rows);
   Output(rows, x);
 }
 
@@ -265,7 +297,7 @@ void KalmanLayerCpu::Forward(const Step& step, TensorView x_view) {
 
 int64_t KalmanCpuFloatsPerRow(const KalmanOptions& o) {
   const int64_t wide =
-      3 + (o.conv_width > 0) + o.gated() + (o.value != KalmanOptions::Value::kConv);
+      4 + (o.conv_width > 0) + o.gated() + (o.value != KalmanOptions::Value::kConv);
   return o.d_model + wide * o.channels + 2 * o.state_dim + std::max(o.value_rank, o.noise_rank);
 }
 

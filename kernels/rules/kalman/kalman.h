@@ -52,10 +52,11 @@ struct KalmanReadouts {
   float* variance = nullptr;     // [rows, M], of y: sum_s q^2 / lambda' (prior: a^2 / lambda' + p)
   float* surprise = nullptr;     // [rows], mean over (m, s) of the squared normalised innovation
   float* information = nullptr;  // [rows], nats per channel that the token taught
-  float* precision = nullptr;    // [rows], mean over (m, s) of ln lambda'
+  float* precision = nullptr;    // [rows], mean over (m, s) of lambda'
+  float* least_precision = nullptr;  // [rows], the least of them
   bool wanted() const {
     return variance != nullptr || surprise != nullptr || information != nullptr ||
-           precision != nullptr;
+           precision != nullptr || least_precision != nullptr;
   }
 };
 
@@ -84,5 +85,8 @@ void KalmanCpu(const Step& step, const KalmanArgs& args);
 // sqrt(sum_m variance w^2 / sum_m (y^2 + variance) w^2). y, variance [M]; weight w [M] is what the
 // layer multiplies y with, null: 1.
 float KalmanSpread(const float* y, const float* variance, const float* weight, int64_t channels);
+
+// The mean over channels of the standard deviation of y; variance [M].
+float KalmanDeviation(const float* variance, int64_t channels);
 
 }  // namespace eddy

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "kernels/cpu/simd_kalman.h"
 #include "kernels/rules/kalman/kalman.h"
@@ -59,7 +60,7 @@ void ReadInnovation(const KalmanArgs& p, const simd::KalmanFilters& f, int64_t r
 
 // After the update.
 void ReadPosterior(const KalmanArgs& p, const simd::KalmanFilters& f, int64_t row) {
-  double log_precision = 0;
+  double sum = 0, least = std::numeric_limits<double>::infinity();
   for (int64_t m = 0; m < f.channels; ++m) {
     double of_y = 0;
     for (int64_t s = 0; s < f.state_dim; ++s) {
@@ -67,14 +68,16 @@ void ReadPosterior(const KalmanArgs& p, const simd::KalmanFilters& f, int64_t ro
       const double a = f.transition[i], lambda = std::max(f.precision[i], kLeast);
       const double variance = p.prior ? a * a / lambda + f.noise[i] : 1 / lambda;
       of_y += static_cast<double>(f.q[s]) * f.q[s] * variance;
-      log_precision += std::log(lambda);
+      sum += lambda;
+      least = std::min(least, lambda);
     }
     if (p.readouts.variance) {
       p.readouts.variance[row * f.channels + m] = static_cast<float>(of_y);
     }
   }
   const auto states = static_cast<double>(f.channels * f.state_dim);
-  if (p.readouts.precision) p.readouts.precision[row] = static_cast<float>(log_precision / states);
+  if (p.readouts.precision) p.readouts.precision[row] = static_cast<float>(sum / states);
+  if (p.readouts.least_precision) p.readouts.least_precision[row] = static_cast<float>(least);
 }
 
 void ZeroRows(const KalmanArgs& p, int64_t begin, int64_t rows) {
@@ -86,6 +89,7 @@ void ZeroRows(const KalmanArgs& p, int64_t begin, int64_t rows) {
   zero(p.readouts.surprise, 1);
   zero(p.readouts.information, 1);
   zero(p.readouts.precision, 1);
+  zero(p.readouts.least_precision, 1);
 }
 
 }  // namespace
@@ -124,7 +128,9 @@ void KalmanCpu(const Step& step, const KalmanArgs& p) {
       const simd::KalmanFilters filters = Filters(p, slot, row, 1);
       if (p.readouts.surprise || p.readouts.information) ReadInnovation(p, filters, row);
       simd::KalmanSteps(filters);
-      if (p.readouts.variance || p.readouts.precision) ReadPosterior(p, filters, row);
+      if (p.readouts.variance || p.readouts.precision || p.readouts.least_precision) {
+        ReadPosterior(p, filters, row);
+      }
     }
   }
 }
@@ -138,6 +144,12 @@ float KalmanSpread(const float* y, const float* variance, const float* weight, i
   }
   // Without any read-out (closed gates) nothing of it is unsure.
   return all > 0 ? static_cast<float>(std::sqrt(unsure / all)) : 0.0f;
+}
+
+float KalmanDeviation(const float* variance, int64_t channels) {
+  double sum = 0;
+  for (int64_t m = 0; m < channels; ++m) sum += std::sqrt(static_cast<double>(variance[m]));
+  return static_cast<float>(sum / static_cast<double>(channels));
 }
 
 }  // namespace eddy

@@ -46,13 +46,16 @@ TEST_F(ClientTest, StandardOutputCarriesTheTextAlone) {
   generation_.generated = {
       FromJson<v1::GenerateResponse>(R"({"outputs": [{"text": "Once ", "logprobs": [
           {"tokenId": 5, "token": "T25jZQ==", "logprob": -0.5, "rank": 1,
-           "top": [{"tokenId": 6, "logprob": -1.25}]}], "uncertainty": [{"entropy": 1.5}]}]})"),
+           "top": [{"tokenId": 6, "logprob": -1.25}]}], "uncertainty": [
+           {"entropy": 1.5, "kalmanSpread": 0.25, "deltaResidual": 0}]}]})"),
       FromJson<v1::GenerateResponse>(R"({"outputs": [{"text": "upon", "finishInfo": {
           "reason": "FINISH_REASON_LENGTH", "timings": {"queue": "0.001s", "decodeSteps": 2}}}]})")};
   for (const char* stream : {"--stream", "--nostream"}) {
     EXPECT_EQ(Run({"generate", "--prompt=x", "--logprobs=1", "--timings", stream}), 0);
     EXPECT_EQ(out(), std::string("Once ") + (stream[2] == 'n' ? "" : "upon"));
-    EXPECT_THAT(err(), StartsWith("\"Once\"\t-0.5000\t1\t6 -1.2500\nentropy 1.5\n"));
+    EXPECT_THAT(
+        err(),
+        StartsWith("\"Once\"\t-0.5000\t1\t6 -1.2500\nentropy 1.5\tspread 0.25\tresidual 0\n"));
   }
   EXPECT_EQ(Run({"generate", "--prompt=x"}, /*terminal=*/true), 0);
   EXPECT_EQ(out(), "Once upon\n");
