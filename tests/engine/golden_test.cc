@@ -8,6 +8,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
+#include <map>
 #include <random>
 
 #include "engine/blueprint.h"
@@ -74,6 +76,25 @@ class Golden : public ::testing::TestWithParam<const char*> {
     return request;
   }
 
+  // Between the log-probabilities of all tokens, as a share of the largest of them.
+  static double WorstDifference(const Answer& a, const Answer& b) {
+    double difference = 0, largest = 0;
+    const auto compare = [&](const std::vector<Candidate>& x, const std::vector<Candidate>& y) {
+      std::map<int32_t, float> wanted;
+      for (const Candidate& candidate : y) wanted[candidate.token] = candidate.logprob;
+      EXPECT_EQ(wanted.size(), x.size());
+      for (const Candidate& candidate : x) {
+        const double want = wanted.at(candidate.token);
+        difference = std::max(difference, std::abs(candidate.logprob - want));
+        largest = std::max(largest, std::abs(want));
+      }
+    };
+    EXPECT_EQ(a.scored.size(), b.scored.size());
+    for (size_t i = 0; i < a.scored.size(); ++i) compare(a.scored[i].top, b.scored[i].top);
+    compare(a.next_top, b.next_top);
+    return difference / largest;
+  }
+
   GoldenSet set_;
   const Tolerance tolerance_ = ToleranceOf(GetParam());
   std::unique_ptr<Device> device_;
@@ -97,6 +118,40 @@ TEST_P(Golden, SaysTheSameWhateverTheRowsOfAStep) {
     ExpectRow(0, runner.Run(Score(set_.input_ids[0])));
     EXPECT_EQ(runner.Run(GreedyRow(1)).ids(), set_.continuation[1]);
   }
+}
+
+// Every step takes as many rows of the prompt as chance will have it, often one, often none of the
+// sizes that the rules work in. All log-probabilities of all positions, against those of the whole
+// prompt in one step; the bound is a share of the largest magnitude among them.
+TEST_P(Golden, GivesTheSameLogitsHoweverThePromptIsSplit) {
+  const uint64_t seed = std::random_device{}();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937_64 random(seed);
+  const auto vocab = static_cast<int>(set_.logprobs[0][0].size());
+  ModelRunner runner(set_.dir, {.slots = 2, .rows = 300}, device_.get());
+  double worst = 0;
+  for (size_t row = 0; row < set_.input_ids.size(); ++row) {
+    runner.ChangePlans({});
+    const Answer whole = runner.Run(Score(set_.input_ids[row], vocab));
+    EXPECT_EQ(whole.end.timings.prefill_steps, 1);
+    for (int split = 0; split < 4; ++split) {
+      const int most = std::array{3, 20, 70, 200}[static_cast<size_t>(split)];
+      runner.ChangePlans([&](BatchPlan* plan) {
+        for (BatchPlan::Entry& entry : plan->entries) {
+          const int rows = 1 + static_cast<int>(random() % static_cast<uint64_t>(most));
+          if (rows >= entry.rows) continue;
+          plan->rows -= entry.rows - rows;
+          entry.rows = rows;
+          entry.last = false;
+        }
+      });
+      const Answer parts = runner.Run(Score(set_.input_ids[row], vocab));
+      EXPECT_GT(parts.end.timings.prefill_steps, 1);
+      worst = std::max(worst, WorstDifference(parts, whole));
+    }
+  }
+  std::printf("%s: worst difference between splits %.2e of the largest\n", GetParam(), worst);
+  EXPECT_LE(worst, 1e-5);
 }
 
 TEST_P(Golden, SaysTheSameInCompanyAndInUsedSlots) {

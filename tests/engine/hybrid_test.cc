@@ -1,98 +1,20 @@
-// Proves that models with softmax layers run on slots and pages at once: many more sequences than
-// the pages can hold wait, end, and say what each says alone; windows live in rings of pages for
-// longer than a ring is; checkpoints carry keys and values to pages of another size; and numbers
-// that are lost in a page are found there. In debug builds the pages of every new sequence are full
-// of NaN, so a page in two hands, or one read before it was written, shows in every answer.
+// Proves that models with softmax layers run on slots and pages at once: windows live in rings of
+// pages for longer than a ring is; checkpoints carry keys and values to pages of another size; and
+// numbers that are lost in a page are found there. Crowds: mixed_models_test.cc. In debug builds
+// the pages of every new sequence are full of NaN, so a page in two hands, or one read before it
+// was written, shows in every answer.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <random>
 
 #include "engine/kv_pages.h"
-#include "tests/engine/model_runner.h"
-#include "tests/engine/random_model.h"
+#include "tests/engine/mixed_models.h"
 
 namespace eddy {
 namespace {
 
 using ::testing::HasSubstr;
-
-nlohmann::json Attention(nlohmann::json more = nlohmann::json::object()) {
-  nlohmann::json mixer = {{"type", "attention"}, {"heads", 4}, {"head_dim", 8}, {"kv_heads", 2}};
-  mixer.update(more);
-  return {{"mixer", mixer}, {"mlp", {{"type", "swiglu"}, {"size", 48}}}};
-}
-nlohmann::json Delta() {
-  return {{"mixer",
-           {{"type", "delta"},
-            {"heads", 2},
-            {"key_dim", 8},
-            {"value_dim", 16},
-            {"decay", "head"},
-            {"step", "sigmoid"},
-            {"gate", "silu"}}},
-          {"mlp", {{"type", "swiglu"}, {"size", 48}}}};
-}
-
-nlohmann::json Kalman() {
-  return {{"mixer", {{"type", "kalman"}, {"channels", 24}, {"state_dim", 4}, {"noise_rank", 8}}},
-          {"mlp", {{"type", "swiglu"}, {"size", 48}}}};
-}
-
-// Three softmax layers, a recurrent one at the end.
-nlohmann::json GptWith(const nlohmann::json& last) {
-  nlohmann::json config = NativeConfig({Attention(), Attention(), Attention(), last});
-  config["max_positions"] = 512;
-  return config;
-}
-nlohmann::json GptWithDelta() { return GptWith(Delta()); }
-// Windows of two sizes.
-nlohmann::json Windowed() {
-  return NativeConfig({Delta(), Attention({{"window", 9}}), Delta(),
-                       Attention({{"window", 21}, {"bias", true}, {"rope_theta", 500}})});
-}
-// A window beside a layer that reads all.
-nlohmann::json Mixed() {
-  nlohmann::json config = NativeConfig({Attention({{"window", 5}}), Delta(), Attention()});
-  config["max_positions"] = 300;
-  return config;
-}
-
-std::vector<int32_t> Prompt(size_t n, std::mt19937& random) {
-  std::vector<int32_t> prompt(n);
-  for (int32_t& token : prompt) token = static_cast<int32_t>(random() % 64);
-  return prompt;
-}
-
-// The same answer, up to rounding: chunks end elsewhere in company. Where the two likeliest tokens
-// are as good as equal, either is right, and what follows is another story; `ties` counts those.
-void ExpectSame(const Answer& got, const Answer& alone, int* ties) {
-  ASSERT_TRUE(got.end.why.ok()) << got.end.why;
-  ASSERT_EQ(got.scored.size(), alone.scored.size());
-  for (size_t i = 0; i < alone.scored.size(); ++i) {
-    ASSERT_NEAR(got.scored[i].logprob, alone.scored[i].logprob, 1e-3) << "prompt token " << i;
-  }
-  ASSERT_EQ(got.tokens.size(), alone.tokens.size());
-  for (size_t i = 0; i < alone.tokens.size(); ++i) {
-    ASSERT_NEAR(got.tokens[i].logprob, alone.tokens[i].logprob, 1e-3) << "token " << i;
-    if (got.tokens[i].token == alone.tokens[i].token) continue;
-    const auto& top = alone.tokens[i].top;
-    ASSERT_LT(top[0].logprob - top[1].logprob, 1e-3) << "token " << i;
-    ++*ties;
-    return;
-  }
-}
-
-Request Ask(std::vector<int32_t> prompt, int answer) {
-  Request request = Greedy(std::move(prompt), answer);
-  request.report = {.logprobs = true, .top = 2, .first_scored = 0};
-  return request;
-}
-
-struct Mix {
-  const char* name;
-  nlohmann::json config;
-};
 
 class Hybrid : public ::testing::Test {
  protected:
@@ -101,39 +23,9 @@ class Hybrid : public ::testing::Test {
   std::mt19937 random_{seed_};
 };
 
-TEST_F(Hybrid, SixtyFourSequencesWithPagesForTwentyEndAsIfEachWereAlone) {
-  for (const Mix& mix :
-       {Mix{"gpt with delta", GptWithDelta()}, Mix{"gpt with kalman", GptWith(Kalman())},
-        Mix{"windowed", Windowed()}, Mix{"mixed", Mixed()}}) {
-    SCOPED_TRACE(::testing::Message() << mix.name << ", seed " << seed_);
-    const RandomModel model(mix.config, seed_);
-    constexpr int kPagesEach = 5, kRowsPerPage = 8, kRunning = 20;
-    ModelRunner crowd(
-        model.path(),
-        {.slots = 64, .rows = 70, .pages = kRunning * kPagesEach, .rows_per_page = kRowsPerPage},
-        device_.get());
-    std::vector<Request> requests;
-    for (int i = 0; i < 64; ++i) {
-      // 33 to 40 positions: five pages.
-      const size_t prompt = 1 + random_() % 32;
-      const auto answer = static_cast<int>(33 + random_() % 8 - prompt);
-      requests.push_back(Ask(Prompt(prompt, random_), answer));
-    }
-    const std::vector<Answer> answers = crowd.Run(requests);
-    EXPECT_EQ(crowd.most_running(), kRunning);
-    ModelRunner alone(model.path(), {.slots = 1, .rows = 200, .rows_per_page = 16}, device_.get());
-    int ties = 0;
-    for (size_t i = 0; i < requests.size(); ++i) {
-      SCOPED_TRACE(i);
-      ASSERT_NO_FATAL_FAILURE(ExpectSame(answers[i], alone.Run(requests[i]), &ties));
-    }
-    EXPECT_LE(ties, 2);
-  }
-}
-
 TEST_F(Hybrid, WindowsLiveInARingForLongerThanItIs) {
   SCOPED_TRACE(seed_);
-  const RandomModel model(Windowed(), seed_);
+  const RandomModel model(Windowed().config, seed_);
   ModelRunner ring(model.path(), {.slots = 3, .rows = 7, .rows_per_page = 4}, device_.get());
   // The last 21 - 1 + 7 positions lie on eight pages of four at most.
   EXPECT_EQ(ring.capacity().pages_per_sequence, 8);
@@ -142,7 +34,8 @@ TEST_F(Hybrid, WindowsLiveInARingForLongerThanItIs) {
   // A step that holds everything needs no ring.
   ModelRunner whole(model.path(), {.slots = 1, .rows = 1000, .rows_per_page = 64}, device_.get());
   std::vector<Request> requests;
-  for (int i = 0; i < 5; ++i) requests.push_back(Ask(Prompt(1 + random_() % 300, random_), 40));
+  for (int i = 0; i < 5; ++i)
+    requests.push_back(Ask(RandomPrompt(1 + random_() % 300, random_), 40));
   const std::vector<Answer> answers = ring.Run(requests);
   int ties = 0;
   for (size_t i = 0; i < requests.size(); ++i) {
@@ -153,12 +46,12 @@ TEST_F(Hybrid, WindowsLiveInARingForLongerThanItIs) {
 }
 
 TEST_F(Hybrid, ACheckpointGoesOnInPagesOfAnotherSize) {
-  for (const Mix& mix : {Mix{"gpt with delta", GptWithDelta()}, Mix{"windowed", Windowed()}}) {
+  for (const Mix& mix : {GptWithDelta(), GptWithKalman(), Windowed()}) {
     SCOPED_TRACE(::testing::Message() << mix.name << ", seed " << seed_);
     const RandomModel model(mix.config, seed_);
     ModelRunner here(model.path(), {.slots = 2, .rows = 9, .rows_per_page = 4}, device_.get());
     ModelRunner there(model.path(), {.slots = 3, .rows = 50, .rows_per_page = 16}, device_.get());
-    const std::vector<int32_t> prompt = Prompt(61, random_);
+    const std::vector<int32_t> prompt = RandomPrompt(61, random_);
     const Answer whole = there.Run(Ask(prompt, 30));
     Request first = Ask({prompt.begin(), prompt.begin() + 45}, 0);
     first.report.top = 0;
@@ -188,9 +81,9 @@ TEST_F(Hybrid, ACheckpointGoesOnInPagesOfAnotherSize) {
 
 TEST_F(Hybrid, FindsNumbersThatWereLostInAPage) {
   SCOPED_TRACE(seed_);
-  const RandomModel model(GptWithDelta(), seed_);
+  const RandomModel model(GptWithDelta().config, seed_);
   ModelRunner runner(model.path(), {.slots = 2, .rows = 16, .rows_per_page = 8}, device_.get());
-  Request keep = Ask(Prompt(30, random_), 0);
+  Request keep = Ask(RandomPrompt(30, random_), 0);
   keep.report.top = 0;
   keep.keep_state = true;
   const Answer good = runner.Run(keep);
@@ -213,7 +106,7 @@ TEST_F(Hybrid, FindsNumbersThatWereLostInAPage) {
 }
 
 TEST_F(Hybrid, TellsWhatPagesItHasAndWhatBoundsASequence) {
-  const RandomModel model(GptWithDelta(), 1);
+  const RandomModel model(GptWithDelta().config, 1);
   ModelRunner runner(model.path(), {.slots = 3, .rows = 16, .rows_per_page = 16}, device_.get());
   EXPECT_EQ(runner.info().max_positions, 512);
   EXPECT_EQ(runner.info().kv_bytes_per_token, 3 * 2 * 2 * 8 * 4);  // layers, fields, heads, d

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -25,6 +26,8 @@ struct Answer {
   std::vector<float> next = {};
   std::vector<Candidate> next_top = {};
   End end = {};
+  // Steps of Run, counted from 1: the one that admitted it, and the one in which it ended.
+  int admitted = 0, ended = 0;
   std::vector<int32_t> ids() const {
     std::vector<int32_t> all;
     for (const TokenReport& report : tokens) all.push_back(report.token);
@@ -70,8 +73,12 @@ class ModelRunner {
       index[requests[i].id] = i;
       scheduler_->Add(std::move(requests[i]));
     }
-    while (!scheduler_->idle()) {
-      const BatchPlan plan = scheduler_->Plan(absl::UnixEpoch());
+    for (int step = 1; !scheduler_->idle(); ++step) {
+      BatchPlan plan = scheduler_->Plan(absl::UnixEpoch());
+      if (change_plan_) change_plan_(&plan);
+      for (const Sequence* sequence : plan.fills) {
+        answers[index.at(sequence->request.id)].admitted = step;
+      }
       StepResult result;
       most_running_ = std::max(most_running_, scheduler_->running());
       if (!plan.empty()) {
@@ -80,7 +87,8 @@ class ModelRunner {
         result = *std::move(run);
       }
       for (Event& event : scheduler_->Commit(plan, std::move(result), absl::UnixEpoch())) {
-        Note(std::move(event), &answers, index);
+        Answer& answer = answers[index.at(event.id)];
+        Note(std::move(event), step, &answer);
       }
     }
     EXPECT_EQ(slots_->free_slots(), slots_->slots());
@@ -95,24 +103,27 @@ class ModelRunner {
 
   const ModelInfo& info() const { return loaded_.info; }
   const Capacity& capacity() const { return loaded_.capacity; }
+  // Called with every plan before it runs.
+  void ChangePlans(std::function<void(BatchPlan*)> change) { change_plan_ = std::move(change); }
   // The most sequences that had a slot and their pages at once.
   int most_running() const { return most_running_; }
 
  private:
-  static void Note(Event event, std::vector<Answer>* answers,
-                   const std::map<RequestId, size_t>& index) {
-    Answer& answer = (*answers)[index.at(event.id)];
-    for (TokenReport& report : event.scored) answer.scored.push_back(std::move(report));
-    if (event.token) answer.tokens.push_back(std::move(*event.token));
-    if (!event.next.empty()) answer.next = std::move(event.next);
-    if (!event.next_top.empty()) answer.next_top = std::move(event.next_top);
-    if (event.end) answer.end = std::move(*event.end);
+  static void Note(Event event, int step, Answer* answer) {
+    for (TokenReport& report : event.scored) answer->scored.push_back(std::move(report));
+    if (event.token) answer->tokens.push_back(std::move(*event.token));
+    if (!event.next.empty()) answer->next = std::move(event.next);
+    if (!event.next_top.empty()) answer->next_top = std::move(event.next_top);
+    if (!event.end) return;
+    answer->end = std::move(*event.end);
+    answer->ended = step;
   }
 
   LoadedModel loaded_;
   std::unique_ptr<PagePool> pages_;
   std::unique_ptr<StatePool> slots_;
   std::unique_ptr<Scheduler> scheduler_;
+  std::function<void(BatchPlan*)> change_plan_;
   RequestId next_id_ = 1;
   int most_running_ = 0;
 };

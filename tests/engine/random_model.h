@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cmath>
+#include <functional>
 #include <random>
 #include <string>
 #include <vector>
@@ -26,7 +27,9 @@ inline nlohmann::json NativeConfig(nlohmann::json layers, int vocab_size = 64,
 
 class RandomModel {
  public:
-  RandomModel(const nlohmann::json& config, unsigned seed) {
+  using Change = std::function<void(TestTensor*)>;
+  // `change` is called with each tensor before it is written.
+  RandomModel(const nlohmann::json& config, unsigned seed, const Change& change = {}) {
     WriteFile(dir_ / "config.json", config.dump());
     auto read = ReadModelConfig(dir_.path());
     EXPECT_TRUE(read.ok()) << read.status();
@@ -34,7 +37,10 @@ class RandomModel {
     std::mt19937 random(seed);
     std::vector<TestTensor> tensors;
     for (const WeightGroup& group : MakeBlueprint(*std::move(read), DeviceTraits{}).weights) {
-      for (const Field& field : group.fields) tensors.push_back(Tensor(group, field, random));
+      for (const Field& field : group.fields) {
+        tensors.push_back(Tensor(group, field, random));
+        if (change) change(&tensors.back());
+      }
     }
     WriteFile(dir_ / "model.safetensors", SafetensorsBytes(tensors));
   }

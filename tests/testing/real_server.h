@@ -38,6 +38,7 @@ class RealServer {
       ServerConfig& config = setting->config;
       config.model_dir = model_dir;
       config.model_name = "real";
+      config.metrics_listen = "127.0.0.1:0";
       config.max_sequences = slots;
       config.max_rows_per_step = rows_per_step;
       config.max_waiting_requests = 100000;
