@@ -1,6 +1,7 @@
 # The words in which the folders describe themselves.
 
 option(EDDY_SERVER "Build what links gRPC: proto, server, client and their tests" ON)
+option(EDDY_CUDA "Build the CUDA back end, libeddy_cuda.so, and its tests" OFF)
 set(EDDY_SANITIZE "" CACHE STRING "Sanitizers, as -fsanitize= takes them")
 
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
@@ -11,11 +12,11 @@ set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 add_library(eddy_options INTERFACE)
 target_compile_features(eddy_options INTERFACE cxx_std_20)
 target_include_directories(eddy_options INTERFACE ${CMAKE_SOURCE_DIR})
-target_compile_options(eddy_options INTERFACE -Wall -Wextra -Wshadow -Wconversion
-                       -Wno-sign-conversion -Werror)
+target_compile_options(eddy_options INTERFACE
+  "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wshadow;-Wconversion;-Wno-sign-conversion;-Werror>")
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # g++ 12 at -O3 warns falsely about the concatenation of strings (GCC bug 105651).
-  target_compile_options(eddy_options INTERFACE -Wno-restrict)
+  target_compile_options(eddy_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict>)
 endif()
 if(EDDY_SANITIZE)
   target_compile_options(eddy_options INTERFACE -fsanitize=${EDDY_SANITIZE}
@@ -48,3 +49,14 @@ function(eddy_test)
   set_tests_properties(${ARG_NAME} PROPERTIES TIMEOUT ${ARG_TIMEOUT}
                        ENVIRONMENT "TSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/tests/tsan.supp")
 endfunction()
+
+# Server and plugin are halves of one build: this names what they must share, the contracts between
+# them, so that halves of different builds refuse each other.
+file(GLOB contracts CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/*.h)
+set(digests "${PROJECT_VERSION}")
+foreach(contract IN LISTS contracts)
+  file(SHA256 ${contract} digest)
+  string(APPEND digests " ${digest}")
+endforeach()
+string(SHA256 EDDY_BUILD_ID "${digests} ${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}")
+string(SUBSTRING ${EDDY_BUILD_ID} 0 16 EDDY_BUILD_ID)

@@ -53,6 +53,13 @@ Blueprint MakeBlueprint(ModelConfig config, const DeviceTraits& traits) {
   return blueprint;
 }
 
+void FitToDevice(const Device& device, Blueprint* blueprint) {
+  for (size_t i = 0; i < blueprint->needs.size(); ++i) {
+    const LayerSpec& spec = blueprint->config.blocks[i].spec;
+    device.Amend(*FindLayerType(spec.type), spec, &blueprint->needs[i]);
+  }
+}
+
 ModelInfo InfoOf(const std::string& model_dir, const Blueprint& blueprint, int64_t parameters,
                  const KvLayout& kv, const DeviceTraits& traits) {
   const ModelConfig& config = blueprint.config;

@@ -23,6 +23,9 @@ struct Blueprint {
 // REQUIRES: CheckModelConfig(config), and FitToFiles if there are files.
 Blueprint MakeBlueprint(ModelConfig config, const DeviceTraits& traits);
 
+// Puts in what the device's own versions of the layers want.
+void FitToDevice(const Device& device, Blueprint* blueprint);
+
 // All but the fingerprint, which is of the numbers too. `parameters`: those of the files.
 ModelInfo InfoOf(const std::string& model_dir, const Blueprint& blueprint, int64_t parameters,
                  const KvLayout& kv, const DeviceTraits& traits);

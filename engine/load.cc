@@ -103,12 +103,24 @@ absl::StatusOr<Sha256::Digest> Fingerprint(const std::string& model_dir,
 
 }  // namespace
 
+absl::StatusOr<DType> StoredWeightType(const std::string& model_dir) {
+  EDDY_ASSIGN_OR_RETURN(const TensorFiles files, TensorFiles::Open(model_dir));
+  uint64_t halves = 0, all = 0;
+  for (const StoredTensor& tensor : files.tensors()) {
+    const uint64_t bytes = tensor.info->end - tensor.info->begin;
+    all += bytes;
+    if (tensor.info->dtype == "BF16") halves += bytes;
+  }
+  return 2 * halves > all ? DType::kBF16 : DType::kF32;
+}
+
 absl::StatusOr<LoadedModel> LoadModel(const LoadOptions& options, Device* device) {
   const DeviceTraits traits = device->traits();
   EDDY_ASSIGN_OR_RETURN(ModelConfig config, ReadModelConfig(options.model_dir));
   EDDY_ASSIGN_OR_RETURN(const TensorFiles files, TensorFiles::Open(options.model_dir));
   FitToFiles(files, &config);
-  const Blueprint blueprint = MakeBlueprint(std::move(config), traits);
+  Blueprint blueprint = MakeBlueprint(std::move(config), traits);
+  FitToDevice(*device, &blueprint);
   EDDY_ASSIGN_OR_RETURN(const WeightPlan plan,
                         PlanWeights(files, blueprint.weights, blueprint.config.unused_tensors));
   if (options.kv_page_tokens < 1) {

@@ -72,6 +72,9 @@ struct LoadedModel {
   std::unique_ptr<Executor> executor = nullptr;  // uses *device
 };
 
+// bfloat16 if most of the bytes of the weights are; float32 for all other files.
+absl::StatusOr<DType> StoredWeightType(const std::string& model_dir);
+
 // InvalidArgument, NotFound or FailedPrecondition with one line that names file, key and what was
 // expected; ResourceExhausted when memory is short. `device` outlives the executor.
 absl::StatusOr<LoadedModel> LoadModel(const LoadOptions& options, Device* device);

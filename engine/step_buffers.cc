@@ -61,7 +61,8 @@ Step StepBuffers::Upload(int single_row_sequences) {
           .slots = base + slots_at(),
           .positions = base + positions_at(),
           .pages = max_pages_ > 0 ? base + pages_at() : nullptr,
-          .max_pages = max_pages_};
+          .max_pages = max_pages_,
+          .stream = device_->stream()};
 }
 
 }  // namespace eddy

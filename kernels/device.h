@@ -70,6 +70,7 @@ class Device {
   virtual std::string backend() const = 0;      // "cpu", "cuda"
   virtual std::string description() const = 0;  // for the log and ModelService
   virtual DeviceTraits traits() const = 0;
+  virtual Stream stream() const { return nullptr; }  // what Step::stream has to be
   virtual int64_t free_bytes() const = 0;
   // Both only while loading, and empty when memory is short. Aligned to 256 bytes, contents
   // undefined. Host memory is page-locked, so that the device copies from and to it without
@@ -79,6 +80,10 @@ class Device {
   virtual void Upload(void* to, std::span<const std::byte> from) = 0;
   virtual void Download(std::span<std::byte> to, const void* from) = 0;
   virtual void Copy(void* to, const void* from, int64_t bytes) = 0;
+  // Puts into `needs`, which the type has stated for the CPU, the scratch of this device's version.
+  virtual void Amend(const LayerType&, const LayerSpec&, LayerNeeds* needs) const {
+    static_cast<void>(needs);
+  }
   // Null if this device has no version of the type.
   virtual std::unique_ptr<Layer> Make(const LayerType&, const LayerSpec&, const LayerParts&) = 0;
   // `max_rows`: most rows of one call of Head or Sample.
@@ -91,16 +96,18 @@ class Device {
 
 struct DeviceOptions {
   int ordinal = 0;
-  int threads = 0;           // CPU; 0: as many as the machine has
-  int pending_updates = 16;  // CUDA; see DeviceTraits
+  int threads = 0;                // CPU; 0: as many as the machine has
+  int pending_updates = 16;       // CUDA; see DeviceTraits
+  DType matrices = DType::kBF16;  // CUDA; see DeviceTraits. The CPU has all in float
 };
 
 // The back end that is always there.
 std::unique_ptr<Device> OpenCpuDevice(const DeviceOptions& options);
 
 // The one exported symbol of libeddy_cuda.so, "EddyOpenDevice". Plugin and server are halves of one
-// build and share its C++ types: a `build_id` that is not the plugin's own is refused. Null, with
-// the reason, if there is no usable GPU.
+// build and share its C++ types: a `build_id` that is not the plugin's own, EDDY_BUILD_ID, is
+// refused. Null, with the reason, if there is no usable GPU. Only loading and the engine thread may
+// use the device afterwards, one of them at a time.
 using OpenDeviceFn = Device* (*)(const char* build_id, const DeviceOptions& options,
                                  std::string* why_not);
 

@@ -37,6 +37,14 @@ void AddModelFlags(ServerConfig* c, FlagSet* flags) {
   flags->Add("device_index", &c->device_index, flag::Number(0, 15), "which GPU");
   flags->Add("cpu_threads", &c->cpu_threads, flag::Number(0, 256),
              "threads of the CPU device; 0: one per core");
+  flags->Add(
+      "weight_type", &c->weight_type, flag::OneOf({"stored", "float32", "bfloat16"}),
+      "type of the weights held on a GPU; stored: bfloat16 if the file's are, else float32. A "
+      "CPU holds float32");
+  flags->Add("write_back_ring", &c->write_back_ring, flag::Number(1, 16),
+             "GPU: every so many tokens the state of a delta layer is written; 1: at each");
+  flags->Add("cuda_graphs", &c->cuda_graphs, flag::Bool(),
+             "GPU: decode steps are recorded once and replayed");
   flags->Add("memory_fraction", &c->memory_fraction, flag::Real(0.10, 0.98),
              "share of the device's free memory for weights, state, pages and workspace");
   flags->Add("kv_fraction", &c->kv_fraction, flag::Real(0, 0.95),

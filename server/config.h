@@ -19,6 +19,9 @@ struct ServerConfig {
   std::string device = "auto";
   int device_index = 0;
   int cpu_threads = 0;
+  std::string weight_type = "stored";
+  int write_back_ring = 16;
+  bool cuda_graphs = true;
   std::string listen = "0.0.0.0:50051";
   std::string admin_listen;
   std::string metrics_listen = "0.0.0.0:9464";

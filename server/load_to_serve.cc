@@ -9,7 +9,8 @@
 
 namespace eddy {
 
-absl::StatusOr<ModelToServe> LoadToServe(const ServerConfig& config, Device* device) {
+absl::StatusOr<ModelToServe> LoadToServe(const ServerConfig& config, const OpenedDevice& opened) {
+  Device* const device = opened.device.get();
   const absl::Time began = absl::Now();
   EDDY_ASSIGN_OR_RETURN(LoadedModel loaded,
                         LoadModel({.model_dir = config.model_dir,
@@ -23,6 +24,7 @@ absl::StatusOr<ModelToServe> LoadToServe(const ServerConfig& config, Device* dev
                      .capacity = loaded.capacity,
                      .executor = std::move(loaded.executor),
                      .device = {.backend = device->backend(), .name = device->description()}};
+  if (!opened.no_gpu.empty()) model.device.name += " (no GPU: " + opened.no_gpu + ")";
   if (!model.info.tokenizer_kind.empty()) {
     EDDY_ASSIGN_OR_RETURN(
         model.tokenizer,

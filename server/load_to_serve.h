@@ -2,14 +2,14 @@
 #pragma once
 
 #include "absl/status/statusor.h"
-#include "kernels/device.h"
+#include "engine/open_device.h"
 #include "server/config.h"
 #include "server/server.h"
 
 namespace eddy {
 
 // Loads the model of `config.model_dir` and its tokenizer, if it names one. Fails as LoadModel and
-// OpenTokenizer do. `device` outlives the server that is given the model.
-absl::StatusOr<ModelToServe> LoadToServe(const ServerConfig& config, Device* device);
+// OpenTokenizer do. The device outlives the server that is given the model.
+absl::StatusOr<ModelToServe> LoadToServe(const ServerConfig& config, const OpenedDevice& opened);
 
 }  // namespace eddy

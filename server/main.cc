@@ -12,8 +12,10 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "base/log.h"
+#include "base/status.h"
 #include "base/version.h"
-#include "kernels/device.h"
+#include "engine/load.h"
+#include "engine/open_device.h"
 #include "server/config.h"
 #include "server/load_to_serve.h"
 #include "server/port_file.h"
@@ -33,11 +35,25 @@ int FailToStart(const absl::Status& why) {
   return kStartFailedStatus;
 }
 
-absl::StatusOr<std::unique_ptr<Device>> OpenDevice(const ServerConfig& config) {
-  if (config.device == "cuda") {
-    return absl::UnavailableError("--device=cuda: this server was built without the CUDA back end");
+absl::StatusOr<OpenedDevice> OpenDevice(const ServerConfig& config) {
+  DeviceOptions options = {.ordinal = config.device_index,
+                           .threads = config.cpu_threads,
+                           .pending_updates = config.write_back_ring,
+                           .matrices = DType::kF32};
+  if (config.weight_type == "bfloat16") options.matrices = DType::kBF16;
+  if (config.weight_type == "stored") {
+    EDDY_ASSIGN_OR_RETURN(options.matrices, StoredWeightType(config.model_dir));
   }
-  return OpenCpuDevice({.ordinal = config.device_index, .threads = config.cpu_threads});
+  EDDY_ASSIGN_OR_RETURN(OpenedDevice opened, OpenDevice(config.device, options));
+  if (config.weight_type == "bfloat16" && opened.device->backend() == "cpu") {
+    return absl::UnavailableError(
+        "--weight_type=bfloat16: the CPU holds float32; it needs a GPU" +
+        (opened.no_gpu.empty() ? std::string() : ", and there is none: " + opened.no_gpu));
+  }
+  if (!opened.no_gpu.empty()) {
+    Log(LogLevel::kWarning, "no_gpu", {{"device", "cpu"}, {"reason", opened.no_gpu}});
+  }
+  return opened;
 }
 
 absl::Status TellPorts(const ServerConfig& config, const Server::Ports& ports) {
@@ -90,7 +106,7 @@ int Main(int argc, char** argv) {
       {{"version", Version()},
        {"commit", Commit()},
        {"settings", absl::StrJoin(config->changed, " ")}});
-  absl::StatusOr<std::unique_ptr<Device>> device = OpenDevice(*config);
+  absl::StatusOr<OpenedDevice> device = OpenDevice(*config);
   if (!device.ok()) return FailToStart(device.status());
   // The ports come first: a probe hears that the model is being loaded, and a port in use is told
   // before minutes of loading.
@@ -98,7 +114,7 @@ int Main(int argc, char** argv) {
   absl::StatusOr<std::unique_ptr<Server>> server =
       Server::Start(*config, &clock, [&signals] { signals.Wake(); });
   if (!server.ok()) return FailToStart(server.status());
-  absl::StatusOr<ModelToServe> model = LoadToServe(*config, device->get());
+  absl::StatusOr<ModelToServe> model = LoadToServe(*config, *device);
   if (!model.ok()) return FailToStart(model.status());
   (*server)->Serve(*std::move(model));
   if (absl::Status told = TellPorts(*config, (*server)->ports()); !told.ok()) {

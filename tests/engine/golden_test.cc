@@ -15,6 +15,7 @@
 #include "engine/blueprint.h"
 #include "kernels/state_layout.h"
 #include "tests/engine/model_runner.h"
+#include "tests/testing/test_device.h"
 
 namespace eddy {
 namespace {
@@ -35,7 +36,7 @@ class Golden : public ::testing::TestWithParam<const char*> {
   void SetUp() override {
     set_ = ReadGoldenSet(GetParam());
     if (!set_.found) GTEST_SKIP() << set_.dir << " is not here";
-    device_ = OpenCpuDevice({.threads = 1});
+    device_ = testing::OpenTestDevice();
   }
 
   // Compares a scored prompt with the set's row.

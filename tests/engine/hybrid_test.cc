@@ -10,6 +10,7 @@
 
 #include "engine/kv_pages.h"
 #include "tests/engine/mixed_models.h"
+#include "tests/testing/test_device.h"
 
 namespace eddy {
 namespace {
@@ -18,7 +19,7 @@ using ::testing::HasSubstr;
 
 class Hybrid : public ::testing::Test {
  protected:
-  std::unique_ptr<Device> device_ = OpenCpuDevice({.threads = 1});
+  std::unique_ptr<Device> device_ = testing::OpenTestDevice();
   const unsigned seed_ = std::random_device{}();
   std::mt19937 random_{seed_};
 };

@@ -13,6 +13,7 @@
 #include "engine/blueprint.h"
 #include "kernels/state_layout.h"
 #include "tests/engine/model_runner.h"
+#include "tests/testing/test_device.h"
 
 namespace eddy {
 namespace {
@@ -56,7 +57,7 @@ TEST(KalmanModel, LeavesTheStateOfTheReferenceBehind) {
   for (const TestTensor& tensor : ReadTensors(set.dir + "/golden.safetensors")) {
     if (tensor.dtype == "F32") golden[tensor.name] = Floats(tensor);
   }
-  const std::unique_ptr<Device> device = OpenCpuDevice({.threads = 1});
+  const std::unique_ptr<Device> device = testing::OpenTestDevice();
   const Blueprint blueprint = BlueprintOf(set.dir, *device);
   ModelRunner runner(set.dir, {.slots = 2, .rows = 40}, device.get());
   for (size_t row = 0; row < 2; ++row) {
@@ -249,7 +250,7 @@ void WriteModel(const TempDir& dir, const json& config, const std::vector<TestTe
 
 TEST(KalmanModel, SaysTheSameInTheNativeForm) {
   const GoldenSet set = ReadGoldenSet("kalman_a");
-  const std::unique_ptr<Device> device = OpenCpuDevice({.threads = 1});
+  const std::unique_ptr<Device> device = testing::OpenTestDevice();
   TempDir dir;
   WriteModel(dir, NativeConfig({{"type", "kalman"}, {"channels", 96}, {"state_dim", 8}}),
              NativeTensors());
@@ -276,7 +277,7 @@ TEST(KalmanModel, StartsFromALearnedPrior) {
     tensors.push_back({prefix + "prior_log_precision", "F32", {96, 8}, FloatBytes(log_precision)});
     tensors.push_back({prefix + "prior_information", "F32", {96, 8}, FloatBytes(information)});
   }
-  const std::unique_ptr<Device> device = OpenCpuDevice({.threads = 1});
+  const std::unique_ptr<Device> device = testing::OpenTestDevice();
   TempDir dir;
   WriteModel(dir, config, tensors);
   const Blueprint blueprint = BlueprintOf(dir.path(), *device);
@@ -308,7 +309,7 @@ TEST(KalmanModel, RefusesFilesOfNewerVersionsOfThePackage) {
   TempDir dir;
   WriteFile(dir / "config.json", ReadFile(std::string(kGolden) + "/config.json"));
   WriteFile(dir / "model.safetensors", SafetensorsBytes(tensors));
-  const std::unique_ptr<Device> device = OpenCpuDevice({.threads = 1});
+  const std::unique_ptr<Device> device = testing::OpenTestDevice();
   const auto refused = LoadModel({.model_dir = dir.path(), .max_sequences = 1}, device.get());
   ASSERT_FALSE(refused.ok());
   EXPECT_THAT(refused.status().message(), HasSubstr("1 missing (blocks.1.mixer.process_noise)"));

@@ -13,6 +13,7 @@
 #include <random>
 
 #include "engine/blueprint.h"
+#include "tests/testing/test_device.h"
 
 namespace eddy {
 namespace {
@@ -65,7 +66,7 @@ class MixedModels : public ::testing::TestWithParam<Mix> {
     return requests;
   }
 
-  std::unique_ptr<Device> device_ = OpenCpuDevice({.threads = 1});
+  std::unique_ptr<Device> device_ = testing::OpenTestDevice();
   const unsigned seed_ = std::random_device{}();
   std::mt19937 random_{seed_};
 };

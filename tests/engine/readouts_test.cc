@@ -16,6 +16,7 @@
 #include "tests/engine/random_model.h"
 #include "tests/kernels/delta_reference.h"
 #include "tests/kernels/kalman_reference.h"
+#include "tests/testing/test_device.h"
 
 namespace eddy {
 namespace {
@@ -107,7 +108,7 @@ TEST(Readouts, AreThoseOfTheReferencesForTheTokenThatAReportFollows) {
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937 random(seed);
   const RandomModel model(Mixed(), seed);
-  const std::unique_ptr<Device> device = OpenCpuDevice({.threads = 1});
+  const std::unique_ptr<Device> device = testing::OpenTestDevice();
   ModelRunner runner(model.path(), {.slots = 3, .rows = 17}, device.get());
   EXPECT_TRUE(runner.info().kalman_readouts);
 
@@ -137,7 +138,7 @@ TEST(Readouts, AreThoseOfTheReferencesForTheTokenThatAReportFollows) {
 }
 
 TEST(Readouts, ChangeNoBitOfWhatGoldenModelsSay) {
-  const std::unique_ptr<Device> device = OpenCpuDevice({.threads = 1});
+  const std::unique_ptr<Device> device = testing::OpenTestDevice();
   std::mt19937 random(1);
   for (const char* set : {"kalman_a", "kaczmarz_a", "gla_a"}) {
     SCOPED_TRACE(set);
@@ -176,7 +177,7 @@ std::vector<std::vector<float>> FieldsOf(const std::string& dir, const Checkpoin
 
 TEST(Readouts, OfAGoldenKalmanModelAreThoseOfTheStateItLeaves) {
   const std::string dir = "tests/golden/kalman_a";
-  const std::unique_ptr<Device> device = OpenCpuDevice({.threads = 1});
+  const std::unique_ptr<Device> device = testing::OpenTestDevice();
   ModelRunner runner(dir, {.slots = 1, .rows = 40}, device.get());
   std::mt19937 random(2);
   Request request = Greedy(Prompt(90, random), 3);
@@ -199,7 +200,7 @@ TEST(Readouts, OfAGoldenKalmanModelAreThoseOfTheStateItLeaves) {
 }
 
 TEST(StateStats, AreThoseOfTheRecordThatACheckpointKeeps) {
-  const std::unique_ptr<Device> device = OpenCpuDevice({.threads = 1});
+  const std::unique_ptr<Device> device = testing::OpenTestDevice();
   std::mt19937 random(3);
   for (const char* set : {"kalman_a", "kaczmarz_a"}) {
     SCOPED_TRACE(set);

@@ -12,6 +12,7 @@
 
 #include "kernels/layers/attention/attention.h"
 #include "tests/testing/layer_conformance.h"
+#include "tests/testing/test_device.h"
 
 namespace eddy {
 namespace {
@@ -148,7 +149,7 @@ LayerSpec Spec(const Options& o) {
 
 TEST(AttentionLayer, ObeysTheLawsInAllItsOptions) {
   const uint32_t seed = testing::TestSeed();
-  const std::unique_ptr<Device> device = OpenCpuDevice({.threads = 1});
+  const std::unique_ptr<Device> device = testing::OpenTestDevice();
   const std::pair<const char*, Options> kCases[] = {
       {"grouped queries", {}},
       {"one head", {.heads = 1, .kv_heads = 1, .head_dim = 2}},
@@ -168,7 +169,7 @@ TEST(AttentionLayer, ObeysTheLawsInAllItsOptions) {
 
 TEST(AttentionLayer, ObeysTheLawsForRandomShapes) {
   const uint32_t seed = testing::TestSeed();
-  const std::unique_ptr<Device> device = OpenCpuDevice({.threads = 1});
+  const std::unique_ptr<Device> device = testing::OpenTestDevice();
   std::mt19937 random(seed);
   const auto draw = [&](int low, int high) {
     return int64_t{std::uniform_int_distribution<int>(low, high)(random)};

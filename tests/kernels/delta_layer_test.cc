@@ -13,6 +13,7 @@
 #include "kernels/layers/delta/delta.h"
 #include "tests/kernels/delta_reference.h"
 #include "tests/testing/layer_conformance.h"
+#include "tests/testing/test_device.h"
 
 namespace eddy {
 namespace {
@@ -97,7 +98,7 @@ const std::vector<Family>& Families() {
 
 TEST(DeltaLayer, ObeysTheLawsInEveryFamilyOfOptions) {
   const uint32_t seed = testing::TestSeed();
-  const std::unique_ptr<Device> device = OpenCpuDevice({.threads = 1});
+  const std::unique_ptr<Device> device = testing::OpenTestDevice();
   for (const Family& family : Families()) {
     const LayerSpec spec = DeltaTestSpec(family.params);
     ASSERT_EQ(DeltaType().conflict(spec), std::nullopt) << family.name;
@@ -109,7 +110,7 @@ TEST(DeltaLayer, ObeysTheLawsInEveryFamilyOfOptions) {
 // Large enough for the chunk form.
 TEST(DeltaLayer, ObeysTheLawsWithALargeState) {
   const uint32_t seed = testing::TestSeed();
-  const std::unique_ptr<Device> device = OpenCpuDevice({.threads = 1});
+  const std::unique_ptr<Device> device = testing::OpenTestDevice();
   const Params large = {
       {"key_dim", int64_t{160}}, {"value_dim", int64_t{416}}, {"value_heads", int64_t{4}}};
   const std::vector<Family> families = {{"head", {}},
@@ -125,7 +126,7 @@ TEST(DeltaLayer, ObeysTheLawsWithALargeState) {
 
 TEST(DeltaLayer, ObeysTheLawsForRandomShapes) {
   const uint32_t seed = testing::TestSeed();
-  const std::unique_ptr<Device> device = OpenCpuDevice({.threads = 1});
+  const std::unique_ptr<Device> device = testing::OpenTestDevice();
   std::mt19937 random(seed);
   const auto draw = [&](int low, int high) {
     return int64_t{std::uniform_int_distribution<int>(low, high)(random)};

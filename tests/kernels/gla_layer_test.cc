@@ -12,6 +12,7 @@
 
 #include "kernels/layers/gla/gla.h"
 #include "tests/kernels/float64.h"
+#include "tests/testing/test_device.h"
 
 namespace eddy {
 namespace {
@@ -79,7 +80,7 @@ LayerSpec Spec(const Params& changes) {
 
 TEST(GlaLayer, ObeysTheLawsInEveryFamilyOfOptions) {
   const uint32_t seed = testing::TestSeed();
-  const std::unique_ptr<Device> device = OpenCpuDevice({.threads = 1});
+  const std::unique_ptr<Device> device = testing::OpenTestDevice();
   const std::vector<std::pair<const char*, Params>> families = {
       {"plain", {}},
       {"groups", {{"heads", int64_t{6}}}},
@@ -97,7 +98,7 @@ TEST(GlaLayer, ObeysTheLawsInEveryFamilyOfOptions) {
 
 TEST(GlaLayer, ObeysTheLawsForRandomShapes) {
   const uint32_t seed = testing::TestSeed();
-  const std::unique_ptr<Device> device = OpenCpuDevice({.threads = 1});
+  const std::unique_ptr<Device> device = testing::OpenTestDevice();
   std::mt19937 random(seed);
   const auto draw = [&](int low, int high) {
     return int64_t{std::uniform_int_distribution<int>(low, high)(random)};

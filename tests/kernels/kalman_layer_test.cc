@@ -13,6 +13,7 @@
 #include "kernels/layers/kalman/kalman.h"
 #include "tests/kernels/kalman_reference.h"
 #include "tests/testing/layer_conformance.h"
+#include "tests/testing/test_device.h"
 
 namespace eddy {
 namespace {
@@ -173,7 +174,7 @@ std::vector<double> Tolerance(const LayerSpec& spec, const Weights64& exact,
 TEST(KalmanLayer, EqualsItsReferenceWithAnyOptionsAndHoweverTheRowsAreSplit) {
   const uint32_t seed = testing::TestSeed();
   SCOPED_TRACE("EDDY_TEST_SEED=" + std::to_string(seed));
-  const std::unique_ptr<Device> device = OpenCpuDevice({.threads = 1});
+  const std::unique_ptr<Device> device = testing::OpenTestDevice();
   std::mt19937_64 random(seed);
   for (int round = 0; round < 60; ++round) {
     const LayerSpec spec = RandomSpec(random);
@@ -207,7 +208,7 @@ TEST(KalmanLayer, EqualsItsReferenceWithAnyOptionsAndHoweverTheRowsAreSplit) {
 
 TEST(KalmanLayer, ObeysTheLawsInEveryFamilyOfOptions) {
   const uint32_t seed = testing::TestSeed();
-  const std::unique_ptr<Device> device = OpenCpuDevice({.threads = 1});
+  const std::unique_ptr<Device> device = testing::OpenTestDevice();
   for (const Family& family : Families()) {
     LayerSpec spec = BaseSpec();
     for (const auto& [name, value] : family.changes) Set(&spec, name, value);
@@ -224,7 +225,7 @@ TEST(KalmanLayer, ObeysTheLawsInEveryFamilyOfOptions) {
 }
 
 TEST(KalmanLayer, MakesNothingOfNothing) {
-  const std::unique_ptr<Device> device = OpenCpuDevice({.threads = 1});
+  const std::unique_ptr<Device> device = testing::OpenTestDevice();
   LayerSpec spec = BaseSpec();
   Set(&spec, "conv_width", int64_t{0});
   testing::LayerRig rig(*device, spec, testing::RandomWeights(spec, 1), /*slots=*/1);

@@ -11,6 +11,7 @@
 
 #include "kernels/layers/mamba2/mamba2.h"
 #include "tests/kernels/float64.h"
+#include "tests/testing/test_device.h"
 
 namespace eddy {
 namespace {
@@ -103,7 +104,7 @@ LayerCase Case(std::string name, const Params& changes) {
 
 TEST(Mamba2Layer, ObeysTheLawsInEveryFamilyOfOptions) {
   const uint32_t seed = testing::TestSeed();
-  const std::unique_ptr<Device> device = OpenCpuDevice({.threads = 1});
+  const std::unique_ptr<Device> device = testing::OpenTestDevice();
   const std::vector<std::pair<const char*, Params>> families = {
       {"plain", {}},
       {"groups", {{"heads", int64_t{6}}, {"groups", int64_t{2}}}},
@@ -122,7 +123,7 @@ TEST(Mamba2Layer, ObeysTheLawsInEveryFamilyOfOptions) {
 
 TEST(Mamba2Layer, ObeysTheLawsForRandomShapes) {
   const uint32_t seed = testing::TestSeed();
-  const std::unique_ptr<Device> device = OpenCpuDevice({.threads = 1});
+  const std::unique_ptr<Device> device = testing::OpenTestDevice();
   std::mt19937 random(seed);
   const auto draw = [&](int low, int high) {
     return int64_t{std::uniform_int_distribution<int>(low, high)(random)};

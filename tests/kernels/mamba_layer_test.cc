@@ -9,6 +9,7 @@
 
 #include "kernels/layers/mamba/mamba.h"
 #include "tests/kernels/float64.h"
+#include "tests/testing/test_device.h"
 
 namespace eddy {
 namespace {
@@ -88,7 +89,7 @@ LayerCase Case(const char* type, const std::string& name, const Params& changes)
 
 TEST(MambaLayer, ObeysTheLawsInEveryFamilyOfOptions) {
   const uint32_t seed = testing::TestSeed();
-  const std::unique_ptr<Device> device = OpenCpuDevice({.threads = 1});
+  const std::unique_ptr<Device> device = testing::OpenTestDevice();
   const std::vector<std::pair<const char*, Params>> families = {
       {"plain", {}},
       {"no_bias_in_the_convolution", {{"conv_bias", false}, {"conv_width", int64_t{2}}}},
@@ -104,7 +105,7 @@ TEST(MambaLayer, ObeysTheLawsInEveryFamilyOfOptions) {
 
 TEST(MambaLayer, ObeysTheLawsForRandomShapes) {
   const uint32_t seed = testing::TestSeed();
-  const std::unique_ptr<Device> device = OpenCpuDevice({.threads = 1});
+  const std::unique_ptr<Device> device = testing::OpenTestDevice();
   std::mt19937 random(seed);
   const auto draw = [&](int low, int high) {
     return int64_t{std::uniform_int_distribution<int>(low, high)(random)};

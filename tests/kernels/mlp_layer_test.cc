@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tests/testing/layer_conformance.h"
+#include "tests/testing/test_device.h"
 
 namespace eddy {
 namespace {
@@ -49,7 +50,7 @@ Trace Reference(const LayerSpec& spec, const Weights& weights, std::span<const f
 
 TEST(MlpLayer, ObeysTheLaws) {
   const uint32_t seed = testing::TestSeed();
-  const std::unique_ptr<Device> device = OpenCpuDevice({.threads = 1});
+  const std::unique_ptr<Device> device = testing::OpenTestDevice();
   for (const char* type : {"swiglu", "gelu"}) {
     for (int64_t size : {1, 37, 128}) {
       const LayerCase test{

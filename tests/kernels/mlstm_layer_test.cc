@@ -10,6 +10,7 @@
 
 #include "kernels/layers/mlstm/mlstm.h"
 #include "tests/kernels/float64.h"
+#include "tests/testing/test_device.h"
 
 namespace eddy {
 namespace {
@@ -126,7 +127,7 @@ LayerCase Case(const std::string& name, const Params& changes) {
 
 TEST(MlstmLayer, ObeysTheLawsInEveryFamilyOfOptions) {
   const uint32_t seed = testing::TestSeed();
-  const std::unique_ptr<Device> device = OpenCpuDevice({.threads = 1});
+  const std::unique_ptr<Device> device = testing::OpenTestDevice();
   const std::vector<std::pair<const char*, Params>> families = {
       {"plain", {}},
       {"exponential_forget_gate", {{"forget_gate", "exponential"}}},
@@ -141,7 +142,7 @@ TEST(MlstmLayer, ObeysTheLawsInEveryFamilyOfOptions) {
 
 TEST(MlstmLayer, ObeysTheLawsForRandomShapes) {
   const uint32_t seed = testing::TestSeed();
-  const std::unique_ptr<Device> device = OpenCpuDevice({.threads = 1});
+  const std::unique_ptr<Device> device = testing::OpenTestDevice();
   std::mt19937 random(seed);
   const auto draw = [&](int low, int high) {
     return int64_t{std::uniform_int_distribution<int>(low, high)(random)};
@@ -158,7 +159,7 @@ TEST(MlstmLayer, ObeysTheLawsForRandomShapes) {
 
 TEST(MlstmLayer, SurvivesGatesFarOutsideTheRangeOfTheExponential) {
   const uint32_t seed = testing::TestSeed();
-  const std::unique_ptr<Device> device = OpenCpuDevice({.threads = 1});
+  const std::unique_ptr<Device> device = testing::OpenTestDevice();
   for (const float shift : {200.0f, -200.0f}) {
     const LayerCase test = Case("shift", {});
     Weights weights = testing::RandomWeights(test.spec, seed);

@@ -69,6 +69,9 @@ const Range kRanges[] = {
     {"device", {"auto", "cpu", "cuda"}, {"", "gpu", "CPU"}},
     {"device_index", {"0", "15"}, {"-1", "16"}},
     {"cpu_threads", {"0", "256"}, {"-1", "257"}},
+    {"weight_type", {"stored", "float32", "bfloat16"}, {"", "float16"}},
+    {"write_back_ring", {"1", "16"}, {"0", "17"}},
+    {"cuda_graphs", {"true", "false"}, {"maybe"}},
     {"listen",
      {"0.0.0.0:0", "[::]:65535", "localhost:1", "unix:/run/eddy"},
      {"", "50051", ":50051", "a:65536", "a:-1", "a:b", "::1:50051", "unix:"}},
@@ -249,9 +252,8 @@ TEST(ServerConfig, TellsAllFaultsAtOnce) {
 }
 
 TEST(ServerConfig, HasNoFlagOfAFeatureThatIsNotThere) {
-  for (const char* flag :
-       {"weight_type=stored", "write_back_ring=16", "cuda_graphs", "session_bytes=0",
-        "prefix_cache_bytes=0", "auth_tokens_file=x", "helpfull", "fromenv=x"}) {
+  for (const char* flag : {"state_type=float32", "session_bytes=0", "prefix_cache_bytes=0",
+                           "auth_tokens_file=x", "helpfull", "fromenv=x"}) {
     EXPECT_THAT(Faults(Read({std::string("--") + flag})),
                 ElementsAre(std::string("--") + flag + ": unknown flag"));
   }

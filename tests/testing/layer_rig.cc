@@ -21,6 +21,12 @@ const LayerType& TypeOf(const LayerSpec& spec, const LayerType* type) {
 
 int64_t Elements(const Field& field) { return FieldBytes(field) / SizeOf(field.dtype); }
 
+LayerNeeds NeedsOn(const Device& device, const LayerType& type, const LayerSpec& spec) {
+  LayerNeeds needs = type.needs(spec, device.traits());
+  device.Amend(type, spec, &needs);
+  return needs;
+}
+
 bool EndsWith(const std::string& name, const std::string& end) {
   return name.size() >= end.size() && name.compare(name.size() - end.size(), end.size(), end) == 0;
 }
@@ -56,7 +62,7 @@ LayerRig::LayerRig(Device& device, const LayerSpec& spec, const Weights& weights
     : device_(device),
       spec_(spec),
       type_(TypeOf(spec, type)),
-      needs_(type_.needs(spec, device.traits())),
+      needs_(NeedsOn(device, type_, spec)),
       layout_(std::span(&needs_, 1)),
       slots_(slots),
       rows_per_page_(rows_per_page),
@@ -187,7 +193,8 @@ std::vector<float> LayerRig::Run(const std::vector<Feed>& feeds) {
                   .positions = device_positions,
                   .pages = device_pages,
                   .max_pages = static_cast<int>(pages_per_slot()),
-                  .readouts = asks_ ? static_cast<float*>(readout_buffer_.data()) : nullptr};
+                  .readouts = asks_ ? static_cast<float*>(readout_buffer_.data()) : nullptr,
+                  .stream = device_.stream()};
   const int64_t before = AllocationCount();
   layer_->Forward(step, {.data = x_.data(), .shape = {step.rows, spec_.d_model, 1, 1}});
   allocations_ = AllocationCount() - before;
@@ -221,7 +228,11 @@ std::vector<std::byte> LayerRig::Record(int32_t slot) {
   auto* arrays = static_cast<int32_t*>(arrays_.data());
   const std::vector<int32_t> values = {0, 0, slot, 0};
   device_.Upload(arrays, std::as_bytes(std::span(values)));
-  layer_->Flush({.sequences = 1, .row_start = arrays, .slots = arrays + 2, .positions = arrays});
+  layer_->Flush({.sequences = 1,
+                 .row_start = arrays,
+                 .slots = arrays + 2,
+                 .positions = arrays,
+                 .stream = device_.stream()});
   auto at = static_cast<size_t>(layout_.persistent_bytes());
   std::vector<std::byte> record(at + static_cast<size_t>(positions_[slot] * token_bytes_));
   device_.Download(std::span(record).first(at), At(slot));

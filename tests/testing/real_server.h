@@ -43,7 +43,7 @@ class RealServer {
       config.max_rows_per_step = rows_per_step;
       config.max_waiting_requests = 100000;
       config.max_request_time = absl::Hours(1);
-      absl::StatusOr<ModelToServe> model = LoadToServe(config, device_.get());
+      absl::StatusOr<ModelToServe> model = LoadToServe(config, opened_);
       EXPECT_TRUE(model.ok()) << model.status();
       EDDY_CHECK(model.ok());
       EXPECT_EQ(model->capacity.slots, slots);
@@ -66,7 +66,7 @@ class RealServer {
  private:
   EchoControl gate_;
   std::atomic<int> most_{0};
-  const std::unique_ptr<Device> device_ = OpenCpuDevice({.threads = 1});
+  const OpenedDevice opened_ = {.device = OpenCpuDevice({.threads = 1})};
   std::unique_ptr<RunningServer> running_;
 };
 

@@ -1,0 +1,15 @@
+// The device that tests of layers and models run on.
+#pragma once
+
+#include <memory>
+
+#include "kernels/device.h"
+
+namespace eddy::testing {
+
+// By the environment variable EDDY_TEST_DEVICE: cpu, with one thread, which is the default; or
+// cuda, on which all tests of a program are skipped where there is no usable GPU. Weights are float
+// on both, so that both obey the same tolerances.
+std::unique_ptr<Device> OpenTestDevice();
+
+}  // namespace eddy::testing
