@@ -5,7 +5,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status.h"
-#include "engine/device_executor.h"
+#include "engine/readouts.h"
+#include "engine/step_buffers.h"
 #include "kernels/rules/attention/attention.h"
 
 namespace eddy {
@@ -69,7 +70,7 @@ MemoryNeeds NeedsOf(const Blueprint& blueprint, int64_t weight_bytes, const KvLa
   for (const LayerNeeds& needs : blueprint.needs) {
     scratch_per_row = std::max(scratch_per_row, needs.scratch_bytes_per_row);
   }
-  const int64_t logits = DeviceExecutor::kLogitRows * blueprint.ends.vocab * SizeOf(DType::kF32);
+  const int64_t logits = traits.logit_rows * blueprint.ends.vocab * SizeOf(DType::kF32);
   return {.weights = weight_bytes,
           .record = layout.record_bytes(),
           // The fresh record is one more.

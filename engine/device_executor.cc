@@ -121,9 +121,9 @@ absl::Status DeviceExecutor::Feed(const BatchPlan& plan, StepResult* result) {
   }
   Step step = parts_.steps.Upload(plan.single_row_sequences);
   if (asks_) step.readouts = parts_.readouts.on_device();
-  RunHead(parts_.model.Forward(step));
+  const TensorView x = parts_.model.Forward(step);
   if (asks_) parts_.readouts.Fetch(step.rows);
-  EDDY_RETURN_IF_ERROR(Finish());
+  EDDY_RETURN_IF_ERROR(RunHead(x));
   return Report(plan, result);
 }
 
@@ -170,16 +170,22 @@ void DeviceExecutor::Want(int row, const Wanted& wanted, const SampleRow& sample
   samples_.push_back(sample);
 }
 
-void DeviceExecutor::RunHead(TensorView x) {
+absl::Status DeviceExecutor::RunHead(TensorView x) {
   if (results_.size() < rows_.size()) results_.resize(rows_.size());
-  for (size_t at = 0; at < rows_.size(); at += kLogitRows) {
-    const size_t n = std::min<size_t>(kLogitRows, rows_.size() - at);
-    const TensorView logits = {.data = parts_.logits.data(),
-                               .shape = {static_cast<int64_t>(n), parts_.vocab, 1, 1}};
-    parts_.model.ends().Head(std::span(rows_).subspan(at, n), x, logits);
-    parts_.model.ends().Sample(logits, std::span(samples_).subspan(at, n),
-                               std::span(results_).subspan(at, n));
-  }
+  Ends& ends = parts_.model.ends();
+  size_t done = 0;
+  // Once at least: a step of which nothing is wanted is to be waited for as well.
+  do {
+    const size_t most = std::min(static_cast<size_t>(parts_.logit_rows), rows_.size() - done);
+    const int taken =
+        ends.Stage(std::span(rows_).subspan(done, most), std::span(samples_).subspan(done, most));
+    ends.Run(taken, x, {.data = parts_.logits.data(), .shape = {taken, parts_.vocab, 1, 1}});
+    EDDY_RETURN_IF_ERROR(Finish());
+    const auto rows = static_cast<size_t>(taken);
+    ends.Collect(std::span(results_).subspan(done, rows));
+    done += rows;
+  } while (done < rows_.size());
+  return absl::OkStatus();
 }
 
 absl::Status DeviceExecutor::Report(const BatchPlan& plan, StepResult* result) {

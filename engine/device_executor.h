@@ -20,9 +20,6 @@ namespace eddy {
 // memory whatever is scored. Engine thread only. The device outlives it.
 class DeviceExecutor : public Executor {
  public:
-  // Rows of logits that exist at once.
-  static constexpr int kLogitRows = 64;
-
   // What clients call a block of the model.
   struct BlockName {
     int layer = 0;  // of the model; a mixer and the MLP after it share one
@@ -35,7 +32,8 @@ class DeviceExecutor : public Executor {
     Records records;
     KvPages kv;
     StepBuffers steps;
-    Buffer logits = {};  // [kLogitRows, vocab] fp32
+    int logit_rows = 0;  // DeviceTraits
+    Buffer logits = {};  // [logit_rows, vocab] fp32
     Readouts readouts;
     std::vector<BlockName> blocks = {};
     int64_t vocab = 0;
@@ -61,7 +59,8 @@ class DeviceExecutor : public Executor {
   absl::Status Feed(const BatchPlan& plan, StepResult* result);
   void WantRowsOf(const BatchPlan::Entry& entry, size_t index, int first_row);
   void Want(int row, const Wanted& wanted, const SampleRow& sample);
-  void RunHead(TensorView x);
+  // Head and sampler over what is wanted of the step. Returns when the device is done.
+  absl::Status RunHead(TensorView x);
   absl::Status Report(const BatchPlan& plan, StepResult* result);
   absl::StatusOr<NotFinite> Diagnose(const BatchPlan::Entry& entry, int64_t position);
   absl::Status Finish();  // waits for the device

@@ -73,7 +73,8 @@ absl::StatusOr<Model> MakeModel(const Blueprint& blueprint, Weights weights, con
   const EndsParts parts = {.embedding = ends[0],
                            .final_norm = ends[1],
                            .head = blueprint.config.tie_embeddings ? ends[0] : ends[2]};
-  std::unique_ptr<Ends> made = device->MakeEnds(blueprint.ends, parts, DeviceExecutor::kLogitRows);
+  std::unique_ptr<Ends> made = device->MakeEnds(blueprint.ends, parts, device->traits().logit_rows);
+  if (made == nullptr) return NoMemory("embedding, head and sampler");
   const TensorView x = {.data = memory.activations.data(),
                         .dtype = activations,
                         .shape = {rows, blueprint.ends.d_model, 1, 1}};
@@ -152,8 +153,7 @@ absl::StatusOr<LoadedModel> LoadModel(const LoadOptions& options, Device* device
       StepBuffers::Allocate(device, {.rows = capacity.max_rows_per_step,
                                      .sequences = capacity.slots,
                                      .pages = capacity.pages_per_sequence});
-  Buffer logits =
-      device->Allocate(DeviceExecutor::kLogitRows * blueprint.ends.vocab * SizeOf(DType::kF32));
+  Buffer logits = device->Allocate(traits.logit_rows * blueprint.ends.vocab * SizeOf(DType::kF32));
   std::optional<Readouts> readouts =
       Readouts::Allocate(device, blueprint.needs, capacity.max_rows_per_step);
   if (!steps || !logits || !readouts) return NoMemory("the workspace");
@@ -169,6 +169,7 @@ absl::StatusOr<LoadedModel> LoadModel(const LoadOptions& options, Device* device
                                                              .records = *std::move(records),
                                                              .kv = *std::move(kv),
                                                              .steps = *std::move(steps),
+                                                             .logit_rows = traits.logit_rows,
                                                              .logits = std::move(logits),
                                                              .readouts = *std::move(readouts),
                                                              .blocks = NamesOf(blueprint.config),

@@ -53,13 +53,20 @@ class Ends {
   virtual ~Ends() = default;
   // x[r] = embedding[step.tokens[r]] for all rows of the step; x [rows, d_model].
   virtual void Embed(const Step& step, TensorView x) = 0;
-  // logits[i] = head . RMSNorm(x[rows[i]]); x [*, d_model], logits [rows.size(), vocab] fp32.
-  // `rows` is in host memory and stays valid until Finish.
-  virtual void Head(std::span<const int32_t> rows, TensorView x, TensorView logits) = 0;
-  // One result for each row of `logits` [rows.size(), vocab], valid after Device::Finish. May
-  // overwrite `logits`.
-  virtual void Sample(TensorView logits, std::span<const SampleRow> rows,
-                      std::span<SampleResult> results) = 0;
+  // Head and sampler go tile by tile: Stage, Run, Device::Finish, Collect. Nothing in Run depends
+  // on what was staged, so that it can be recorded once for each `count` and run again.
+
+  // Says which rows of x the next Run takes and what it does with each of them. Takes as many from
+  // the front as there is room for, at least one if there are any, and returns how many. Host work
+  // only; not while a Run is in flight. What the samples point to stays valid until Collect.
+  // REQUIRES: rows.size() == samples.size(), no more than `max_rows` of MakeEnds.
+  virtual int Stage(std::span<const int32_t> rows, std::span<const SampleRow> samples) = 0;
+  // logits[i] = head . RMSNorm(x[rows[i]]), and what the samples ask of it. x [*, d_model]; logits
+  // [count, vocab] fp32 is room to work in. `count` is at least what was staged and at most
+  // max_rows; of the rows in between nothing is told.
+  virtual void Run(int count, TensorView x, TensorView logits) = 0;
+  // The results of the staged rows, after Device::Finish. Host work only.
+  virtual void Collect(std::span<SampleResult> results) = 0;
 };
 
 // All work of a device is ordered on one stream. Engine thread only, and loading before that. It
@@ -86,7 +93,7 @@ class Device {
   }
   // Null if this device has no version of the type.
   virtual std::unique_ptr<Layer> Make(const LayerType&, const LayerSpec&, const LayerParts&) = 0;
-  // `max_rows`: most rows of one call of Head or Sample.
+  // `max_rows`: most rows of one call of Ends::Stage. Null if memory is short.
   virtual std::unique_ptr<Ends> MakeEnds(const EndsSpec&, const EndsParts&, int max_rows) = 0;
   // A CUDA graph of what `work` enqueues; on the CPU, the function itself.
   virtual std::unique_ptr<Program> Record(const std::function<void()>& work) = 0;

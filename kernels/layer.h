@@ -99,6 +99,7 @@ struct DeviceTraits {
   int pending_updates = 0;  // length of the write-back ring; 0: states are written in place
   DType activations = DType::kF32;
   DType matrices = DType::kF32;  // type in which weights of two dimensions and more are given
+  int logit_rows = 64;           // rows of logits that exist at once: what Ends runs over in one go
 };
 
 // What a layer is given, each list in the order of LayerNeeds.

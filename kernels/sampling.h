@@ -41,7 +41,7 @@ struct Candidate {
   float logprob = 0;
 };
 
-// What to do with one row of logits. Everything pointed to stays valid until Device::Finish.
+// What to do with one row of logits. Everything pointed to stays valid until Ends::Collect.
 struct SampleRow {
   const SamplingParams* params = nullptr;  // null: `target` is given
   int32_t target = -1;                     // the token to report on; -1: draw one by `params`

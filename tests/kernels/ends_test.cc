@@ -1,6 +1,7 @@
-// Proves embedding and head against float64, and that Sample gives each row its own result.
+// Proves embedding and head against float64, and that each staged row gets its own result.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -37,7 +38,9 @@ TEST_P(EndsTest, HeadNormsMultipliesAndCapsTheChosenRows) {
   std::vector<float> x(tokens.size() * kDModel), logits(rows.size() * kVocab);
   const TensorView x_view{.data = x.data(), .shape = {5, kDModel, 1, 1}};
   ends_->Embed({.rows = 5, .tokens = tokens.data()}, x_view);
-  ends_->Head(rows, x_view, {.data = logits.data(), .shape = {3, kVocab, 1, 1}});
+  const std::vector<SampleRow> samples(rows.size(), {.target = 0});
+  EXPECT_EQ(ends_->Stage(rows, samples), 3);
+  ends_->Run(3, x_view, {.data = logits.data(), .shape = {3, kVocab, 1, 1}});
   std::vector<double> expected;
   for (int32_t row : rows) {
     const float* e = embedding_.data() + tokens[static_cast<size_t>(row)] * kDModel;
@@ -58,18 +61,29 @@ TEST_P(EndsTest, HeadNormsMultipliesAndCapsTheChosenRows) {
   testing::ExpectClose(logits, expected, 2e-6, "logits");
 }
 
-TEST_P(EndsTest, SampleGivesEachRowItsOwnResult) {
-  std::vector<float> logits(2 * kVocab);
-  logits[3] = 5;
-  logits[kVocab + 8] = 5;
+TEST_P(EndsTest, GivesEachStagedRowItsOwnResultWhateverIsBehindThem) {
+  std::vector<float> x = testing::RandomRows(4, kDModel, seed_ + 3), logits(4 * kVocab);
+  const TensorView x_view{.data = x.data(), .shape = {4, kDModel, 1, 1}};
   const SamplingParams greedy{.temperature = 0};
-  const std::vector<SampleRow> rows = {{.params = &greedy}, {.target = 2}};
+  const std::vector<int32_t> rows = {3, 1};
+  const std::vector<SampleRow> samples = {{.params = &greedy}, {.target = 2, .top = 1}};
+  EXPECT_EQ(ends_->Stage(rows, samples), 2);
+  ends_->Run(/*count=*/4, x_view, {.data = logits.data(), .shape = {4, kVocab, 1, 1}});
   std::vector<SampleResult> results(2);
-  ends_->Sample({.data = logits.data(), .shape = {2, kVocab, 1, 1}}, rows, results);
-  EXPECT_EQ(results[0].token, 3);
+  ends_->Collect(results);
+  const auto likeliest = [&](int row) {
+    const auto begin = logits.begin() + row * kVocab;
+    return static_cast<int32_t>(std::max_element(begin, begin + kVocab) - begin);
+  };
+  EXPECT_EQ(results[0].token, likeliest(0));
   EXPECT_EQ(results[0].rank, 1);
   EXPECT_EQ(results[1].token, 2);
-  EXPECT_EQ(results[1].rank, 4) << "equals count from the lowest id: 8, 0, 1, 2";
+  ASSERT_EQ(results[1].top.size(), 1u);
+  EXPECT_EQ(results[1].top[0].token, likeliest(1));
+  // A second tile starts from nothing.
+  EXPECT_EQ(ends_->Stage({}, {}), 0);
+  ends_->Run(/*count=*/2, x_view, {.data = logits.data(), .shape = {2, kVocab, 1, 1}});
+  ends_->Collect({});
 }
 
 INSTANTIATE_TEST_SUITE_P(Softcaps, EndsTest, ::testing::Values(0.0, 15.0));
