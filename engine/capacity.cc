@@ -62,8 +62,7 @@ int64_t ScratchBytes(const Blueprint& blueprint, int rows) {
   return most;
 }
 
-MemoryNeeds NeedsOf(const Blueprint& blueprint, int64_t weight_bytes, const KvLayout& kv,
-                    const DeviceTraits& traits) {
+MemoryNeeds NeedsOf(const Blueprint& blueprint, int64_t weight_bytes, const KvLayout& kv) {
   const StateLayout layout(blueprint.needs);
   // The scratch of many rows is bounded by its slope from none to one.
   int64_t scratch_per_row = 0;
@@ -75,7 +74,7 @@ MemoryNeeds NeedsOf(const Blueprint& blueprint, int64_t weight_bytes, const KvLa
           .record = layout.record_bytes(),
           // The fresh record is one more.
           .fixed = ScratchBytes(blueprint, 0) + logits + layout.record_bytes(),
-          .per_row = scratch_per_row + blueprint.ends.d_model * SizeOf(traits.activations) +
+          .per_row = scratch_per_row + blueprint.ends.d_model * SizeOf(DType::kF32) +
                      StepBuffers::Bytes({.rows = 1}) + Readouts::BytesPerRow(blueprint.needs),
           .per_sequence = StepBuffers::Bytes({.sequences = 1}),
           .page = kv.page_bytes(),

@@ -43,10 +43,9 @@ absl::Status NoMemory(const std::string& what) {
 absl::StatusOr<Model> MakeModel(const Blueprint& blueprint, Weights weights, const Records& records,
                                 const KvPages& kv, const Capacity& capacity, Device* device) {
   const int rows = capacity.max_rows_per_step;
-  const DType activations = device->traits().activations;
   Model::Memory memory;
   memory.scratch = device->Allocate(ScratchBytes(blueprint, rows));
-  memory.activations = device->Allocate(rows * blueprint.ends.d_model * SizeOf(activations));
+  memory.activations = device->Allocate(rows * blueprint.ends.d_model * SizeOf(DType::kF32));
   if (!memory.scratch || !memory.activations) return NoMemory("the workspace");
 
   std::vector<Model::Block> blocks;
@@ -76,7 +75,6 @@ absl::StatusOr<Model> MakeModel(const Blueprint& blueprint, Weights weights, con
   std::unique_ptr<Ends> made = device->MakeEnds(blueprint.ends, parts, device->traits().logit_rows);
   if (made == nullptr) return NoMemory("embedding, head and sampler");
   const TensorView x = {.data = memory.activations.data(),
-                        .dtype = activations,
                         .shape = {rows, blueprint.ends.d_model, 1, 1}};
   memory.weights = std::move(weights.memory);
   return Model(std::move(memory), std::move(blocks), std::move(made), x);
@@ -129,7 +127,7 @@ absl::StatusOr<LoadedModel> LoadModel(const LoadOptions& options, Device* device
         absl::StrCat("kv_page_tokens is ", options.kv_page_tokens, ", must be at least 1"));
   }
   KvLayout kv_layout(blueprint.needs, options.kv_page_tokens);
-  const MemoryNeeds needs = NeedsOf(blueprint, plan.bytes, kv_layout, traits);
+  const MemoryNeeds needs = NeedsOf(blueprint, plan.bytes, kv_layout);
   const int64_t free_bytes = device->free_bytes();
   EDDY_ASSIGN_OR_RETURN(const Capacity capacity,
                         DivideMemory(options, needs, free_bytes, device->backend()));

@@ -96,9 +96,9 @@ struct LayerNeeds {
 
 // What a layer must know of a device before it exists.
 struct DeviceTraits {
-  int pending_updates = 0;  // length of the write-back ring; 0: states are written in place
-  DType activations = DType::kF32;
+  int pending_updates = 0;       // length of the write-back ring; 0: states are written in place
   DType matrices = DType::kF32;  // type in which weights of two dimensions and more are given
+  DType kv = DType::kF32;        // type of keys and values in pages
   int logit_rows = 64;           // rows of logits that exist at once: what Ends runs over in one go
 };
 

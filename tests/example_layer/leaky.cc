@@ -19,8 +19,8 @@ LayerNeeds LeakyNeeds(const LayerSpec& spec, const DeviceTraits& traits) {
       {.name = "out.weight", .dtype = traits.matrices, .shape = {d_model, size, 1, 1}},
   };
   needs.state = {{.name = "h", .shape = {size, 1, 1, 1}}};
-  needs.scratch_bytes = size * SizeOf(traits.activations);
-  needs.scratch_bytes_per_row = (d_model + size) * SizeOf(traits.activations);
+  needs.scratch_bytes = size * SizeOf(DType::kF32);
+  needs.scratch_bytes_per_row = (d_model + size) * SizeOf(DType::kF32);
   return needs;
 }
 

@@ -55,9 +55,8 @@ LayerNeeds AttentionNeeds(const LayerSpec& spec, const DeviceTraits& traits) {
   }
   needs.weights.push_back({.name = "out.weight", .dtype = matrix, .shape = {d_model, q, 1, 1}});
   for (const char* name : {"k", "v"}) {
-    needs.kv.push_back({.name = name,
-                        .dtype = traits.activations,
-                        .shape = {o.shape.kv_heads, o.shape.head_dim, 1, 1}});
+    needs.kv.push_back(
+        {.name = name, .dtype = traits.kv, .shape = {o.shape.kv_heads, o.shape.head_dim, 1, 1}});
   }
   needs.kv_window = o.window;
   const auto float_bytes = static_cast<int64_t>(sizeof(float));

@@ -23,7 +23,7 @@ LayerNeeds MlpNeeds(const LayerSpec& spec, const DeviceTraits& traits) {
   }
   needs.weights.push_back({.name = "up.weight", .dtype = matrix, .shape = {size, d_model, 1, 1}});
   needs.weights.push_back({.name = "down.weight", .dtype = matrix, .shape = {d_model, size, 1, 1}});
-  needs.scratch_bytes_per_row = (d_model + (gated ? 2 : 1) * size) * SizeOf(traits.activations);
+  needs.scratch_bytes_per_row = (d_model + (gated ? 2 : 1) * size) * SizeOf(DType::kF32);
   return needs;
 }
 
