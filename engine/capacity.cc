@@ -62,7 +62,8 @@ int64_t ScratchBytes(const Blueprint& blueprint, int rows) {
   return most;
 }
 
-MemoryNeeds NeedsOf(const Blueprint& blueprint, int64_t weight_bytes, const KvLayout& kv) {
+MemoryNeeds NeedsOf(const Blueprint& blueprint, int64_t weight_bytes, const KvLayout& kv,
+                    const DeviceTraits& traits) {
   const StateLayout layout(blueprint.needs);
   // The scratch of many rows is bounded by its slope from none to one.
   int64_t scratch_per_row = 0;

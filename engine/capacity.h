@@ -27,7 +27,8 @@ struct MemoryNeeds {
 // so they share the largest.
 int64_t ScratchBytes(const Blueprint& blueprint, int rows);
 
-MemoryNeeds NeedsOf(const Blueprint& blueprint, int64_t weight_bytes, const KvLayout& kv);
+MemoryNeeds NeedsOf(const Blueprint& blueprint, int64_t weight_bytes, const KvLayout& kv,
+                    const DeviceTraits& traits);
 
 // Slots from memory_fraction of `free_bytes` and from max_sequences, beside the null slot. If a
 // layer attends, kv_fraction of what weights and workspace leave is for pages, beside the null

@@ -106,18 +106,27 @@ absl::Status DeviceExecutor::Feed(const BatchPlan& plan, StepResult* result) {
   wanted_.clear();
   samples_.clear();
   asks_ = false;
-  parts_.steps.Clear(LongestLease(plan));
   int first_row = 0;
   for (size_t i = 0; i < plan.entries.size(); ++i) {
-    const BatchPlan::Entry& entry = plan.entries[i];
+    WantRowsOf(plan.entries[i], i, first_row);
+    first_row += plan.entries[i].rows;
+  }
+  const int bucket = BucketFor(plan);
+  parts_.steps.Clear(bucket > 0 ? parts_.pages_per_sequence : LongestLease(plan));
+  for (const BatchPlan::Entry& entry : plan.entries) {
     const Sequence& sequence = *entry.sequence;
     parts_.steps.Add(
         sequence.slot->index(), sequence.position(),
         std::span(sequence.tokens)
             .subspan(static_cast<size_t>(sequence.consumed), static_cast<size_t>(entry.rows)),
         sequence.pages->pages());
-    WantRowsOf(entry, i, first_row);
-    first_row += entry.rows;
+  }
+  if (bucket > 0) {
+    parts_.steps.Pad(bucket);
+    recorded_.Run(bucket);
+    EDDY_RETURN_IF_ERROR(Finish());
+    parts_.model.ends().Collect(std::span(results_).first(rows_.size()));
+    return Report(plan, result);
   }
   Step step = parts_.steps.Upload(plan.single_row_sequences);
   if (asks_) step.readouts = parts_.readouts.on_device();
@@ -125,6 +134,35 @@ absl::Status DeviceExecutor::Feed(const BatchPlan& plan, StepResult* result) {
   if (asks_) parts_.readouts.Fetch(step.rows);
   EDDY_RETURN_IF_ERROR(RunHead(x));
   return Report(plan, result);
+}
+
+void DeviceExecutor::RecordSteps(int most_sequences) {
+  const int most = std::min(most_sequences, parts_.logit_rows);
+  recorded_ = RecordedSteps(
+      parts_.device, most,
+      [this](int bucket) {
+        parts_.steps.Clear(parts_.pages_per_sequence);
+        parts_.steps.Pad(bucket);
+        parts_.model.ends().Stage({}, {});
+      },
+      [this](int bucket) { EnqueueDecodingStep(bucket); });
+}
+
+void DeviceExecutor::EnqueueDecodingStep(int bucket) {
+  const TensorView x = parts_.model.Forward(parts_.steps.Upload(bucket));
+  parts_.model.ends().Run(bucket, x,
+                          {.data = parts_.logits.data(), .shape = {bucket, parts_.vocab, 1, 1}});
+}
+
+int DeviceExecutor::BucketFor(const BatchPlan& plan) {
+  const auto sequences = static_cast<int>(plan.entries.size());
+  const int bucket = recorded_.BucketFor(sequences);
+  const auto wanted = static_cast<int>(rows_.size());
+  if (plan.single_row_sequences != sequences || asks_ || wanted > bucket) return 0;
+  // What is wanted may be too much for one go.
+  if (parts_.model.ends().Stage(rows_, samples_) != wanted) return 0;
+  if (results_.size() < rows_.size()) results_.resize(rows_.size());
+  return bucket;
 }
 
 void DeviceExecutor::WantRowsOf(const BatchPlan::Entry& entry, size_t index, int first_row) {

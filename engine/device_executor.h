@@ -10,6 +10,7 @@
 #include "engine/kv_pages.h"
 #include "engine/model.h"
 #include "engine/readouts.h"
+#include "engine/recorded_steps.h"
 #include "engine/records.h"
 #include "engine/step_buffers.h"
 
@@ -37,9 +38,14 @@ class DeviceExecutor : public Executor {
     Readouts readouts;
     std::vector<BlockName> blocks = {};
     int64_t vocab = 0;
-    uint64_t model_hash = 0;  // of the checkpoints that it makes and takes
+    int pages_per_sequence = 0;  // most pages that a sequence has; 0 without attention layers
+    uint64_t model_hash = 0;     // of the checkpoints that it makes and takes
   };
   explicit DeviceExecutor(Parts parts) : parts_(std::move(parts)) {}
+
+  // Records the decoding steps of up to so many sequences, to be run again instead of enqueued
+  // anew. While loading.
+  void RecordSteps(int most_sequences);
 
   absl::StatusOr<StepResult> Run(const BatchPlan& plan) override;
 
@@ -57,6 +63,9 @@ class DeviceExecutor : public Executor {
   std::vector<FieldStats> Stats(std::span<const std::byte> record) const;
   absl::Status Save(const std::vector<Sequence*>& done, StepResult* result);
   absl::Status Feed(const BatchPlan& plan, StepResult* result);
+  // How many sequences a recorded step must have to do for the plan; 0: it cannot be recorded.
+  int BucketFor(const BatchPlan& plan);
+  void EnqueueDecodingStep(int bucket);
   void WantRowsOf(const BatchPlan::Entry& entry, size_t index, int first_row);
   void Want(int row, const Wanted& wanted, const SampleRow& sample);
   // Head and sampler over what is wanted of the step. Returns when the device is done.
@@ -66,6 +75,7 @@ class DeviceExecutor : public Executor {
   absl::Status Finish();  // waits for the device
 
   Parts parts_;
+  RecordedSteps recorded_;
   // What the step wants of head and sampler, one entry each per row; kept to be used again.
   std::vector<int32_t> rows_;
   std::vector<Wanted> wanted_;

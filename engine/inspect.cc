@@ -66,7 +66,7 @@ void CheckNumbers(const WeightPlan& plan, Faults* faults) {
 
 void CheckCapacity(const InspectOptions& options, const Blueprint& blueprint, const KvLayout& kv,
                    const Device& device, Inspection* found, Faults* faults) {
-  const MemoryNeeds needs = NeedsOf(blueprint, found->weight_bytes, kv);
+  const MemoryNeeds needs = NeedsOf(blueprint, found->weight_bytes, kv, device.traits());
   found->free_bytes = options.memory.value_or(device.free_bytes());
   absl::StatusOr<Capacity> capacity =
       DivideMemory(options.load, needs, found->free_bytes, device.backend());

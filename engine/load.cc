@@ -127,7 +127,7 @@ absl::StatusOr<LoadedModel> LoadModel(const LoadOptions& options, Device* device
         absl::StrCat("kv_page_tokens is ", options.kv_page_tokens, ", must be at least 1"));
   }
   KvLayout kv_layout(blueprint.needs, options.kv_page_tokens);
-  const MemoryNeeds needs = NeedsOf(blueprint, plan.bytes, kv_layout);
+  const MemoryNeeds needs = NeedsOf(blueprint, plan.bytes, kv_layout, traits);
   const int64_t free_bytes = device->free_bytes();
   EDDY_ASSIGN_OR_RETURN(const Capacity capacity,
                         DivideMemory(options, needs, free_bytes, device->backend()));
@@ -161,18 +161,22 @@ absl::StatusOr<LoadedModel> LoadModel(const LoadOptions& options, Device* device
 
   uint64_t model_hash = 0;
   std::memcpy(&model_hash, loaded.info.fingerprint.data(), sizeof(model_hash));
-  loaded.executor =
-      std::make_unique<DeviceExecutor>(DeviceExecutor::Parts{.device = device,
-                                                             .model = std::move(model),
-                                                             .records = *std::move(records),
-                                                             .kv = *std::move(kv),
-                                                             .steps = *std::move(steps),
-                                                             .logit_rows = traits.logit_rows,
-                                                             .logits = std::move(logits),
-                                                             .readouts = *std::move(readouts),
-                                                             .blocks = NamesOf(blueprint.config),
-                                                             .vocab = blueprint.ends.vocab,
-                                                             .model_hash = model_hash});
+  auto executor = std::make_unique<DeviceExecutor>(
+      DeviceExecutor::Parts{.device = device,
+                            .model = std::move(model),
+                            .records = *std::move(records),
+                            .kv = *std::move(kv),
+                            .steps = *std::move(steps),
+                            .logit_rows = traits.logit_rows,
+                            .logits = std::move(logits),
+                            .readouts = *std::move(readouts),
+                            .blocks = NamesOf(blueprint.config),
+                            .vocab = blueprint.ends.vocab,
+                            .pages_per_sequence = capacity.pages_per_sequence,
+                            .model_hash = model_hash});
+  if (options.record_steps && traits.records_steps) executor->RecordSteps(capacity.slots);
+  if (const auto error = device->Finish()) return absl::UnavailableError(*error);
+  loaded.executor = std::move(executor);
   return loaded;
 }
 

@@ -26,6 +26,8 @@ struct LoadOptions {
   // and how many positions a page holds.
   double kv_fraction = 0.5;
   int kv_page_tokens = 64;
+  // Decoding steps are recorded while loading and run again, on devices for which that is cheaper.
+  bool record_steps = true;
 };
 
 // What the model is; plain data, constant after loading.

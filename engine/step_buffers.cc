@@ -47,6 +47,11 @@ void StepBuffers::Add(int32_t slot, int64_t position, std::span<const int32_t> t
   max_rows_per_sequence_ = std::max(max_rows_per_sequence_, rows);
 }
 
+void StepBuffers::Pad(int sequences) {
+  static constexpr int32_t kAnyToken = 0;
+  while (sequences_ < sequences) Add(kNoSlot, /*position=*/0, std::span(&kAnyToken, 1), {});
+}
+
 Step StepBuffers::Upload(int single_row_sequences) {
   const auto* const host = static_cast<const std::byte*>(host_.data());
   const int64_t used = pages_at() + int64_t{sequences_} * max_pages_;

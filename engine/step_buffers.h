@@ -30,6 +30,8 @@ class StepBuffers {
   // `pages`: as in Step, at most max_pages.
   void Add(int32_t slot, int64_t position, std::span<const int32_t> tokens,
            std::span<const int32_t> pages);
+  // Adds sequences of nobody, with one row each, until there are so many.
+  void Pad(int sequences);
   // Sends what was added to the device. `single_row_sequences`: as in Step.
   Step Upload(int single_row_sequences);
 

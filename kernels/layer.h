@@ -100,6 +100,7 @@ struct DeviceTraits {
   DType matrices = DType::kF32;  // type in which weights of two dimensions and more are given
   DType kv = DType::kF32;        // type of keys and values in pages
   int logit_rows = 64;           // rows of logits that exist at once: what Ends runs over in one go
+  bool records_steps = false;    // Device::Record makes a step cheaper to enqueue
 };
 
 // What a layer is given, each list in the order of LayerNeeds.

@@ -18,7 +18,8 @@ absl::StatusOr<ModelToServe> LoadToServe(const ServerConfig& config, const Opene
                                    .memory_fraction = config.memory_fraction,
                                    .max_rows_per_step = config.max_rows_per_step,
                                    .kv_fraction = config.kv_fraction,
-                                   .kv_page_tokens = config.kv_page_tokens},
+                                   .kv_page_tokens = config.kv_page_tokens,
+                                   .record_steps = config.cuda_graphs},
                                   device));
   ModelToServe model{.info = std::move(loaded.info),
                      .capacity = loaded.capacity,
