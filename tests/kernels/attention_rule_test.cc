@@ -263,22 +263,50 @@ TEST(AttentionRule, GivesZerosForNobodyAndTouchesNoPage) {
   testing::ExpectClose(outs[1], Reference(of, sequences[1]), kTolerance, "beside nobody");
 }
 
-TEST(AttentionRule, LosesTheNumbersOfOneSequenceAlone) {
+// In long steps, and in steps of so few rows that no matrices are multiplied; with a window, too.
+// Row 35 is the last of a step of three, and amid one of sixty.
+TEST(AttentionRule, LosesTheNumbersOfOneSequenceAloneAndFromTheLostRowOn) {
   const uint32_t seed = testing::TestSeed();
-  const Case of = {.shape = {.heads = 4, .kv_heads = 2, .head_dim = 8}, .max_rows_per_step = 30};
-  const auto run = [&](bool spoil, float with) {
-    std::mt19937 random(seed);
-    std::vector<Rows> sequences = {Rows(of, 60, random), Rows(of, 60, random)};
-    if (spoil) sequences[0].k[35 * 16] = with;
-    return RunAll(of, sequences, random);
-  };
-  const auto good = run(false, 0);
-  for (float with : {kNan, std::numeric_limits<float>::infinity()}) {
-    const auto spoilt = run(true, with);
-    EXPECT_EQ(good[1], spoilt[1]);
-    // Row 35 and all after it show it, in the two heads that read that key.
-    for (int64_t row = 35; row < 60; ++row) {
-      EXPECT_TRUE(std::isnan(spoilt[0][static_cast<size_t>(row * 32)])) << row;
+  constexpr int64_t kRows = 60, kLost = 35, kRowFloats = 4 * 8;
+  const float infinity = std::numeric_limits<float>::infinity();
+  for (const int64_t window : {0, 20}) {
+    for (const int64_t most : {1, 3, 60}) {
+      const Case of = {.shape = {.heads = 4, .kv_heads = 2, .head_dim = 8},
+                       .window = window,
+                       .max_rows_per_step = most};
+      const auto run = [&](std::vector<float> Rows::*spoilt, float with) {
+        std::mt19937 random(seed);
+        std::vector<Rows> sequences = {Rows(of, kRows, random), Rows(of, kRows, random)};
+        if (spoilt != nullptr) (sequences[0].*spoilt)[kLost * 16] = with;
+        Paged paged(of, 2, kRows, random);
+        std::vector<std::vector<float>> outs(2);
+        for (int64_t row = 0; row < kRows; row += most) {
+          paged.Feed(sequences, {most, most}, &outs);
+        }
+        return outs;
+      };
+      const auto good = run(nullptr, 0);
+      for (const auto spoilt : {&Rows::k, &Rows::v}) {
+        for (const float with : {kNan, infinity, -infinity}) {
+          SCOPED_TRACE(::testing::Message() << "window " << window << ", " << most << " rows, "
+                                            << (spoilt == &Rows::k ? "k" : "v") << " " << with);
+          const auto lost = run(spoilt, with);
+          EXPECT_EQ(good[1], lost[1]);
+          const std::vector<float>& out = lost[0];
+          testing::ExpectClose(
+              std::span(out).first(kLost * kRowFloats),
+              std::vector<double>(good[0].begin(), good[0].begin() + kLost * kRowFloats),
+              kTolerance, "rows before the lost one");
+          // Row 35 and all that read it show it, in the two heads that read that key.
+          const int64_t last = window == 0 ? kRows : kLost + window;
+          for (int64_t row = kLost; row < last; ++row) {
+            EXPECT_FALSE(std::isfinite(out[static_cast<size_t>(row * kRowFloats)])) << row;
+          }
+          for (int64_t i = last * kRowFloats; i < kRows * kRowFloats; ++i) {
+            ASSERT_TRUE(std::isfinite(out[static_cast<size_t>(i)])) << "element " << i;
+          }
+        }
+      }
     }
   }
 }

@@ -115,6 +115,13 @@ class QueryBlock {
   int64_t FirstKeyOf(int64_t query) const {
     return p_.window == 0 ? 0 : std::max<int64_t>(0, PositionOf(query) - p_.window + 1);
   }
+  bool Reads(int64_t query, int64_t key) const {
+    return FirstKeyOf(query) <= key && key <= PositionOf(query);
+  }
+  // Whether every query reads every one of the keys.
+  bool AllRead(const Keys& keys) const {
+    return FirstKeyOf(queries_ - 1) <= keys.begin && keys.end <= PositionOf(0) + 1;
+  }
   // Where head `kv_head_ * group_ + query % group_` of the query's row lies in a [rows, H, d].
   int64_t HeadAt(int64_t query) const {
     const int64_t row = sequence_.first_row + first_ + query / group_;
@@ -124,6 +131,8 @@ class QueryBlock {
   void Weigh(const Keys& keys);
   void Weigh(int64_t query, const Keys& keys);
   void AddValues(const Keys& keys);
+  void AddEachValue(const float* v, const Keys& keys);
+  bool Finite(const float* v, int64_t rows) const;  // v [rows, d], of this head
 
   const AttentionArgs& p_;
   const PagedSequence& sequence_;
@@ -212,18 +221,12 @@ void QueryBlock::Weigh(int64_t query, const Keys& keys) {
   sum += static_cast<float>(simd::ExpInto(scores, 1.0f, greatest, scores, keys.count()));
 }
 
+// Matrices are multiplied whole, and a value that is lost times a weight of zero is lost too: so
+// that a lost row never reaches rows which do not read it, such blocks are added key by key.
 void QueryBlock::AddValues(const Keys& keys) {
   const int64_t head_dim = p_.shape.head_dim, stride = p_.shape.kv_heads * head_dim;
   const float* const v = sequence_.Row(p_.values, keys.begin) + kv_head_ * head_dim;
-  if (few_) {
-    for (int64_t s = 0; s < keys.count(); ++s) {
-      for (int64_t i = 0; i < queries_; ++i) {
-        const float weight = scores_[i * kKeyBlock + s];
-        simd::AddScaled(weight, v + s * stride, sum_of_values_ + i * head_dim, head_dim);
-      }
-    }
-    return;
-  }
+  if (few_ || (!AllRead(keys) && !Finite(v, keys.count()))) return AddEachValue(v, keys);
   Gemm({.m = queries_,
         .n = head_dim,
         .k = keys.count(),
@@ -231,6 +234,25 @@ void QueryBlock::AddValues(const Keys& keys) {
         .b = {.data = v, .stride = stride},
         .beta = 1.0f,
         .c = {.data = sum_of_values_, .stride = head_dim}});
+}
+
+void QueryBlock::AddEachValue(const float* v, const Keys& keys) {
+  const int64_t head_dim = p_.shape.head_dim, stride = p_.shape.kv_heads * head_dim;
+  for (int64_t s = 0; s < keys.count(); ++s) {
+    for (int64_t i = 0; i < queries_; ++i) {
+      if (!Reads(i, keys.begin + s)) continue;
+      const float weight = scores_[i * kKeyBlock + s];
+      simd::AddScaled(weight, v + s * stride, sum_of_values_ + i * head_dim, head_dim);
+    }
+  }
+}
+
+bool QueryBlock::Finite(const float* v, int64_t rows) const {
+  const int64_t head_dim = p_.shape.head_dim, stride = p_.shape.kv_heads * head_dim;
+  for (int64_t s = 0; s < rows; ++s) {
+    if (!simd::Summarise(v + s * stride, head_dim).finite) return false;
+  }
+  return true;
 }
 
 }  // namespace
