@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <random>
 #include <string>
 #include <vector>
@@ -233,6 +234,35 @@ TEST(DeltaRule, BothFormsEqualTheRecurrenceForRandomShapes) {
       const std::string name = form == DeltaRuleSteps ? "step" : "chunk";
       testing::ExpectClose(got, out, 1e-5, name + ": outputs");
       testing::ExpectClose(memory, state, 1e-5, name + ": state");
+    }
+  }
+}
+
+// A row lost amid a chunk, at its borders and behind the first one, through any of its inputs.
+TEST(DeltaRule, KeepsALostRowFromTheRowsBeforeIt) {
+  std::mt19937 random(testing::TestSeed());
+  const DeltaRuleShape shape{.heads = 1, .value_heads = 2, .key_dim = 40, .value_dim = 70};
+  constexpr size_t kRows = 90, kRowFloats = 2 * 70;
+  Problem good = RandomProblem(random, shape, kRows, Decay::kHead, -0.2f);
+  good.own_write_key = true;
+  std::vector<double> out, state;
+  Reference(good, out, state);
+  for (const size_t row : {0u, 1u, 17u, 63u, 64u, 80u}) {
+    for (const auto input : {&Problem::q, &Problem::k, &Problem::w, &Problem::v, &Problem::beta,
+                             &Problem::log_decay}) {
+      Problem lost = good;
+      std::vector<float>& values = lost.*input;
+      values[row * values.size() / kRows] = std::numeric_limits<float>::quiet_NaN();
+      if (input == &Problem::log_decay) lost.decay[row * 2] = values[row * 2];
+      for (const Form form : {DeltaRuleSteps, DeltaRuleChunks}) {
+        SCOPED_TRACE(::testing::Message()
+                     << (form == DeltaRuleSteps ? "step" : "chunk") << " form, row " << row);
+        std::vector<float> got, memory = lost.state;
+        form(lost.Args(got), 0, kRows, memory.data());
+        testing::ExpectClose(std::span(got).first(row * kRowFloats),
+                             std::span(out).first(row * kRowFloats), 1e-5, "rows before");
+        EXPECT_TRUE(std::isnan(got[row * kRowFloats])) << "the lost row does not show it";
+      }
     }
   }
 }

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "base/check.h"
 #include "kernels/cpu/gemm.h"
@@ -33,6 +34,7 @@ struct Head {
   const float* w;
   const float* v;
   const float* beta;
+  const float* decay;      // factors; null: none
   const float* log_decay;  // null: none
   float* out;
   float* residual;  // null: not wanted
@@ -78,6 +80,30 @@ void AddResiduals(const Head& h, int64_t c, int64_t value_dim, const float* n) {
   }
 }
 
+// The rows of a chunk that loses its numbers, one by one. Products and the solver spread NaN to the
+// rows before it too (zero times NaN is NaN), and the first row that is lost is to be known. Of the
+// residuals nothing is to be had.
+void LostChunk(const Head& h, const DeltaRuleShape& shape, int64_t c, float* state) {
+  simd::DeltaSteps({.tokens = c,
+                    .key_dim = shape.key_dim,
+                    .value_dim = shape.value_dim,
+                    .q = h.q,
+                    .k = h.k,
+                    .w = h.w,
+                    .v = h.v,
+                    .beta = h.beta,
+                    .decay = h.decay,
+                    .key_stride = h.key_stride,
+                    .write_stride = h.write_stride,
+                    .value_stride = h.value_stride,
+                    .beta_stride = h.head_stride,
+                    .decay_stride = h.head_stride,
+                    .state = state,
+                    .out = h.out});
+  if (h.residual == nullptr) return;
+  std::fill_n(h.residual, c, std::numeric_limits<float>::quiet_NaN());
+}
+
 void Chunk(const Head& h, const DeltaRuleShape& shape, int64_t c, const Scratch& s, float* state) {
   const int64_t key_dim = shape.key_dim, value_dim = shape.value_dim;
   SumDecay(h, c, s.sums);
@@ -110,6 +136,7 @@ void Chunk(const Head& h, const DeltaRuleShape& shape, int64_t c, const Scratch&
     }
   }
   SolveUnitLower({.data = s.grams, .stride = c}, {.data = n, .stride = value_dim}, c, value_dim);
+  if (!simd::Summarise(n, c * value_dim).finite) return LostChunk(h, shape, c, state);
   if (h.residual != nullptr) AddResiduals(h, c, value_dim, n);
   float* out = s.products + c * value_dim;
   Gemm({.m = c,
@@ -152,6 +179,7 @@ void DeltaRuleChunks(const DeltaRuleArgs& p, int64_t first, int64_t rows, float*
           .w = p.w != nullptr ? p.w + head_at * key_dim : p.k + key_at,
           .v = p.v + head_at * value_dim,
           .beta = p.beta + head_at,
+          .decay = p.decay != nullptr ? p.decay + head_at : nullptr,
           .log_decay = p.log_decay != nullptr ? p.log_decay + head_at : nullptr,
           .out = p.out + head_at * value_dim,
           .residual = p.readouts.residual != nullptr ? p.readouts.residual + begin : nullptr,
