@@ -171,18 +171,18 @@ inline Request Ask(std::vector<int32_t> prompt, int answer) {
 
 // The same answer, up to rounding: chunks end elsewhere in company. Where the two likeliest tokens
 // are as good as equal, either is right, and what follows is another story; `ties` counts those.
-inline void ExpectSame(const Answer& got, const Answer& alone, int* ties) {
+inline void ExpectSame(const Answer& got, const Answer& alone, int* ties, double tolerance = 1e-3) {
   ASSERT_TRUE(got.end.why.ok()) << got.end.why;
   ASSERT_EQ(got.scored.size(), alone.scored.size());
   for (size_t i = 0; i < alone.scored.size(); ++i) {
-    ASSERT_NEAR(got.scored[i].logprob, alone.scored[i].logprob, 1e-3) << "prompt token " << i;
+    ASSERT_NEAR(got.scored[i].logprob, alone.scored[i].logprob, tolerance) << "prompt token " << i;
   }
   ASSERT_EQ(got.tokens.size(), alone.tokens.size());
   for (size_t i = 0; i < alone.tokens.size(); ++i) {
-    ASSERT_NEAR(got.tokens[i].logprob, alone.tokens[i].logprob, 1e-3) << "token " << i;
+    ASSERT_NEAR(got.tokens[i].logprob, alone.tokens[i].logprob, tolerance) << "token " << i;
     if (got.tokens[i].token == alone.tokens[i].token) continue;
     const auto& top = alone.tokens[i].top;
-    ASSERT_LT(top[0].logprob - top[1].logprob, 1e-3) << "token " << i;
+    ASSERT_LT(top[0].logprob - top[1].logprob, tolerance) << "token " << i;
     ++*ties;
     return;
   }
