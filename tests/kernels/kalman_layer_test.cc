@@ -12,7 +12,7 @@
 
 #include "kernels/layers/kalman/kalman.h"
 #include "tests/kernels/kalman_reference.h"
-#include "tests/testing/layer_conformance.h"
+#include "tests/testing/layer_rounding.h"
 #include "tests/testing/test_device.h"
 
 namespace eddy {
@@ -141,68 +141,18 @@ testing::Trace Reference(const LayerSpec& spec, const testing::Weights& weights,
   return KalmanLayerReference(spec, Exact(weights), {x.begin(), x.end()});
 }
 
-// What float may do to each element. The block has jumps (k/|k| where |k| is next to nothing), so
-// no one number bounds it: the reference itself shows how far a row moves when weights and inputs
-// move by a unit in the last place of float. Rounding inside is a few times that.
-std::vector<double> Tolerance(const LayerSpec& spec, const Weights64& exact,
-                              const std::vector<double>& x, const std::vector<double>& want,
-                              std::mt19937_64& random) {
-  const auto moved = [&](std::vector<double> values) {
-    for (double& value : values) {
-      value *= 1 + std::uniform_real_distribution<double>(-1, 1)(random) * 1.2e-7;
-    }
-    return values;
-  };
-  std::vector<double> reach(want.size(), 0.0);
-  const auto width = static_cast<size_t>(spec.d_model);
-  for (int draw = 0; draw < 4; ++draw) {
-    Weights64 weights;
-    for (const auto& [name, values] : exact) weights[name] = moved(values);
-    const std::vector<double> other = KalmanLayerReference(spec, weights, moved(x)).out;
-    for (size_t i = 0; i < want.size(); ++i) {
-      double& row = reach[i / width * width];
-      row = std::max(row, std::abs(other[i] - want[i]));
-    }
-  }
-  std::vector<double> tolerance;
-  for (size_t i = 0; i < want.size(); ++i) {
-    tolerance.push_back(16 * reach[i / width * width] + 2e-6 * (1 + std::abs(want[i])));
-  }
-  return tolerance;
-}
-
 TEST(KalmanLayer, EqualsItsReferenceWithAnyOptionsAndHoweverTheRowsAreSplit) {
   const uint32_t seed = testing::TestSeed();
-  SCOPED_TRACE("EDDY_TEST_SEED=" + std::to_string(seed));
   const std::unique_ptr<Device> device = testing::OpenTestDevice();
   std::mt19937_64 random(seed);
-  for (int round = 0; round < 60; ++round) {
+  for (uint32_t round = 0; round < 60; ++round) {
     const LayerSpec spec = RandomSpec(random);
-    SCOPED_TRACE("round " + std::to_string(round) + ": " + Describe(spec));
-    testing::Weights weights = testing::RandomWeights(spec, seed + static_cast<uint32_t>(round));
-    Prepare(spec, weights);
-    const int64_t rows = std::uniform_int_distribution<int64_t>(1, 200)(random);
-    const Floats x = testing::RandomRows(rows, spec.d_model, static_cast<uint32_t>(random()));
-    const std::vector<double> input(x.begin(), x.end());
-    const std::vector<double> want = KalmanLayerReference(spec, Exact(weights), input).out;
-    const std::vector<double> tolerance = Tolerance(spec, Exact(weights), input, want, random);
-
-    testing::LayerRig rig(*device, spec, weights, /*slots=*/1);
-    rig.Fill(1);
-    Floats got;
-    for (int64_t begin = 0; begin < rows;) {
-      const int64_t most = std::uniform_int_distribution<int>(0, 1)(random) ? 1 : rows;
-      const int64_t count =
-          std::min(rows - begin, std::uniform_int_distribution<int64_t>(1, most)(random));
-      const auto part = x.begin() + begin * spec.d_model;
-      const Floats out = rig.Run({{.slot = 1, .x = {part, part + count * spec.d_model}}});
-      got.insert(got.end(), out.begin(), out.end());
-      begin += count;
-    }
-
-    for (size_t i = 0; i < got.size(); ++i) {
-      ASSERT_NEAR(got[i], want[i], tolerance[i]) << "element " << i;
-    }
+    testing::CheckLayerRounding(*device,
+                                {.name = "round " + std::to_string(round) + ": " + Describe(spec),
+                                 .spec = spec,
+                                 .reference = Reference,
+                                 .prepare = Prepare},
+                                seed + round);
   }
 }
 
@@ -252,7 +202,7 @@ TEST(KalmanLayer, NamesParametersThatDoNotFitTogether) {
 
 TEST(KalmanLayer, KeepsItsFiltersInFloatAndStartsThemFromThePrior) {
   LayerSpec spec = BaseSpec();
-  const DeviceTraits half = {.matrices = DType::kBF16};
+  const DeviceTraits half = {.activations = DType::kBF16, .matrices = DType::kBF16};
   const LayerNeeds unit = KalmanNeeds(spec, half);
   EXPECT_EQ(unit.state[0].dtype, DType::kF32);
   EXPECT_EQ(unit.state[0].initial, 1.0f);

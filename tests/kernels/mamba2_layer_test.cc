@@ -11,6 +11,7 @@
 
 #include "kernels/layers/mamba2/mamba2.h"
 #include "tests/kernels/float64.h"
+#include "tests/testing/layer_rounding.h"
 #include "tests/testing/test_device.h"
 
 namespace eddy {
@@ -130,16 +131,19 @@ TEST(Mamba2Layer, ObeysTheLawsForRandomShapes) {
   };
   for (uint32_t i = 0; i < 4; ++i) {
     const int64_t groups = draw(1, 3), heads = groups * draw(1, 3);
-    const int64_t head_dim = draw(2, 70), state_dim = draw(1, 70), conv_width = draw(2, 5);
-    const LayerCase test = Case(std::to_string(heads) + " heads of " + std::to_string(groups) +
-                                    ", P " + std::to_string(head_dim) + ", N " +
-                                    std::to_string(state_dim) + ", W " + std::to_string(conv_width),
-                                {{"heads", heads},
-                                 {"groups", groups},
-                                 {"head_dim", head_dim},
-                                 {"state_dim", state_dim},
-                                 {"conv_width", conv_width}});
+    const int64_t head_dim = draw(1, 70), state_dim = draw(1, 70), conv_width = draw(2, 5);
+    LayerCase test = Case(std::to_string(heads) + " heads of " + std::to_string(groups) + ", P " +
+                              std::to_string(head_dim) + ", N " + std::to_string(state_dim) +
+                              ", W " + std::to_string(conv_width),
+                          {{"heads", heads},
+                           {"groups", groups},
+                           {"head_dim", head_dim},
+                           {"state_dim", state_dim},
+                           {"conv_width", conv_width}});
+    test.rows = static_cast<int>(draw(7, 200));
     testing::CheckLayerLaws(*device, test, seed + i);
+    test.spec.norm_eps = 1e-5;  // as trained models have it
+    testing::CheckLayerRounding(*device, test, seed + i);
   }
 }
 

@@ -111,14 +111,17 @@ TEST(MambaLayer, ObeysTheLawsForRandomShapes) {
     return int64_t{std::uniform_int_distribution<int>(low, high)(random)};
   };
   for (uint32_t i = 0; i < 4; ++i) {
-    const int64_t channels = draw(2, 90), state_dim = draw(1, 40), rank = draw(1, 9);
+    const int64_t channels = draw(1, 90), state_dim = draw(1, 40), rank = draw(1, 9);
+    const int64_t conv_width = draw(2, 4);
     const std::string name = "I " + std::to_string(channels) + ", N " + std::to_string(state_dim) +
-                             ", R " + std::to_string(rank);
-    testing::CheckLayerLaws(
-        *device,
-        Case(i % 2 == 0 ? "mamba" : "longhorn", name,
-             {{"channels", channels}, {"state_dim", state_dim}, {"step_rank", rank}}),
-        seed + i);
+                             ", R " + std::to_string(rank) + ", W " + std::to_string(conv_width);
+    LayerCase test = Case(i % 2 == 0 ? "mamba" : "longhorn", name,
+                          {{"channels", channels},
+                           {"state_dim", state_dim},
+                           {"step_rank", rank},
+                           {"conv_width", conv_width}});
+    test.rows = static_cast<int>(draw(7, 200));
+    testing::CheckLayerLaws(*device, test, seed + i);
   }
 }
 

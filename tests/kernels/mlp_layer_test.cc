@@ -3,6 +3,8 @@
 
 #include <cmath>
 #include <numbers>
+#include <random>
+#include <string>
 #include <vector>
 
 #include "tests/testing/layer_conformance.h"
@@ -59,6 +61,26 @@ TEST(MlpLayer, ObeysTheLaws) {
           .reference = Reference};
       testing::CheckLayerLaws(*device, test, seed);
     }
+  }
+}
+
+TEST(MlpLayer, ObeysTheLawsForRandomShapes) {
+  const uint32_t seed = testing::TestSeed();
+  const std::unique_ptr<Device> device = testing::OpenTestDevice();
+  std::mt19937 random(seed);
+  const auto draw = [&](int low, int high) {
+    return int64_t{std::uniform_int_distribution<int>(low, high)(random)};
+  };
+  for (uint32_t i = 0; i < 10; ++i) {
+    const int64_t d_model = draw(1, 70), size = draw(1, 150);
+    const char* const type = i % 2 == 0 ? "swiglu" : "gelu";
+    const LayerCase test{
+        .name = std::string(type) + ", d_model " + std::to_string(d_model) + ", size " +
+                std::to_string(size),
+        .spec = {.type = type, .d_model = d_model, .norm_eps = 1e-6, .params = {{"size", size}}},
+        .reference = Reference,
+        .rows = static_cast<int>(draw(7, 200))};
+    testing::CheckLayerLaws(*device, test, seed + i);
   }
 }
 

@@ -1,10 +1,11 @@
-// Proves the short convolution against its formula in float64, with and without bias, with the
-// state in any split, and that sequences of kNoSlot get zeros and touch nothing. The layers' laws
-// do the rest.
+// Proves the short convolution against its formula in float64 for random shapes and splits, with
+// and without bias, and that sequences of kNoSlot get zeros and touch nothing. Width 1 has no
+// state: it is a product, which layers that allow it do themselves. The layers' laws do the rest.
 #include "kernels/rules/short_conv/short_conv.h"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
 #include <string>
 #include <vector>
@@ -14,51 +15,77 @@
 namespace eddy {
 namespace {
 
-TEST(ShortConv, EqualsItsFormulaInAnySplit) {
-  const uint32_t seed = testing::TestSeed();
-  std::mt19937 random(seed);
-  for (int64_t width = 2; width <= 8; ++width) {
-    const int64_t channels = 1 + static_cast<int64_t>(random() % 40), rows = 11;
-    const std::vector<float> x = testing::RandomRows(rows, channels, seed);
-    const std::vector<float> taps = testing::RandomRows(width, channels, seed + 1);
-    const std::vector<float> bias = testing::RandomRows(1, channels, seed + 2);
-    const bool biased = width % 2 == 0;
+struct Case {
+  int64_t channels = 1, width = 2;
+  int32_t rows = 1;
+  std::vector<float> x = {}, taps = {}, bias = {};  // bias: empty for none
+
+  // Rows [begin, end), in slot 1 of a pool of two.
+  void Run(std::vector<float>& pool, std::vector<float>& out, int32_t begin, int32_t end) const {
+    const std::vector<int32_t> starts = {0, end - begin};
+    const int32_t slot = 1;
+    ShortConvCpu({.rows = end - begin, .sequences = 1, .row_start = starts.data(), .slots = &slot},
+                 {.channels = channels,
+                  .width = width,
+                  .x = x.data() + begin * channels,
+                  .taps = taps.data(),
+                  .bias = bias.empty() ? nullptr : bias.data(),
+                  .state = {.base = reinterpret_cast<std::byte*>(pool.data()),
+                            .stride = (width - 1) * channels * 4},
+                  .out = out.data() + begin * channels});
+  }
+  float At(int64_t row, int64_t channel) const {
+    return row < 0 ? 0.0f : x[static_cast<size_t>(row * channels + channel)];
+  }
+  std::vector<double> Expected() const {
     std::vector<double> expected;
     for (int64_t t = 0; t < rows; ++t) {
       for (int64_t c = 0; c < channels; ++c) {
-        double sum = biased ? static_cast<double>(bias[static_cast<size_t>(c)]) : 0;
+        double sum = bias.empty() ? 0 : static_cast<double>(bias[static_cast<size_t>(c)]);
         for (int64_t j = 0; j < width; ++j) {
-          const int64_t from = t - width + 1 + j;
-          if (from < 0) continue;
           sum += static_cast<double>(taps[static_cast<size_t>(j * channels + c)]) *
-                 static_cast<double>(x[static_cast<size_t>(from * channels + c)]);
+                 static_cast<double>(At(t - width + 1 + j, c));
         }
         expected.push_back(sum);
       }
     }
-    for (int32_t split = 0; split <= rows; ++split) {
-      // Slot 1; slot 0 is behind it in memory to show that order does not matter.
-      std::vector<float> state(static_cast<size_t>(2 * (width - 1) * channels));
-      std::vector<float> out(x.size(), -1.0f);
-      const int64_t bytes = (width - 1) * channels * 4;
-      ShortConvArgs args{
-          .channels = channels,
-          .width = width,
-          .taps = taps.data(),
-          .bias = biased ? bias.data() : nullptr,
-          .state = {.base = reinterpret_cast<std::byte*>(state.data()), .stride = bytes}};
-      const int32_t slot = 1;
-      for (const auto& [begin, end] : {std::pair{0, split}, std::pair{split, int32_t{rows}}}) {
-        const std::vector<int32_t> starts = {0, end - begin};
-        args.x = x.data() + begin * channels;
-        args.out = out.data() + begin * channels;
-        ShortConvCpu(
-            {.rows = end - begin, .sequences = 1, .row_start = starts.data(), .slots = &slot},
-            args);
-      }
-      testing::ExpectClose(out, expected, 1e-6,
-                           "width " + std::to_string(width) + ", split " + std::to_string(split));
+    return expected;
+  }
+};
+
+TEST(ShortConv, EqualsItsFormulaForRandomShapesAndSplits) {
+  const uint32_t seed = testing::TestSeed();
+  std::mt19937 random(seed);
+  const auto draw = [&](int32_t low, int32_t high) {
+    return std::uniform_int_distribution<int32_t>(low, high)(random);
+  };
+  for (uint32_t round = 0; round < 60; ++round) {
+    Case c = {.channels = draw(1, 40), .width = draw(2, 8)};
+    c.rows = draw(0, 1) == 0 ? draw(1, 12) : draw(1, 200);
+    c.x = testing::RandomRows(c.rows, c.channels, seed + round);
+    c.taps = testing::RandomRows(c.width, c.channels, seed + round + 1);
+    if (draw(0, 1) == 0) c.bias = testing::RandomRows(1, c.channels, seed + round + 2);
+    const std::string what = "round " + std::to_string(round) + ", width " +
+                             std::to_string(c.width) + ", rows " + std::to_string(c.rows);
+    std::vector<float> whole(c.x.size(), -1.0f), parts = whole;
+    std::vector<float> pool(static_cast<size_t>(2 * (c.width - 1) * c.channels)), other = pool;
+    c.Run(pool, whole, 0, c.rows);
+    testing::ExpectClose(whole, c.Expected(), 1e-6, what);
+    for (int32_t begin = 0; begin < c.rows;) {
+      const int32_t end = std::min(c.rows, begin + draw(1, draw(0, 1) == 0 ? 3 : 40));
+      c.Run(other, parts, begin, end);
+      begin = end;
     }
+    EXPECT_EQ(parts, whole) << what << ": splits show";
+    EXPECT_EQ(other, pool) << what << ": splits show";
+    // The null slot is untouched, and the last inputs follow it.
+    std::vector<float> state(pool.size() / 2);
+    for (int64_t row = c.rows - c.width + 1; row < c.rows; ++row) {
+      for (int64_t channel = 0; channel < c.channels; ++channel) {
+        state.push_back(c.At(row, channel));
+      }
+    }
+    EXPECT_EQ(pool, state) << what;
   }
 }
 
