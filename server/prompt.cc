@@ -49,6 +49,25 @@ void CheckEntries(const ServedModel& model, const CallPlan& plan, int64_t kept, 
   }
 }
 
+void AddTooLong(const ServedModel& model, const CallPlan& plan, int64_t tokens, bool at_least,
+                Faults* faults) {
+  const char* const field = PromptField(plan);
+  const std::string limit = absl::StrCat(model.limits.max_prompt_tokens);
+  faults->Add("PROMPT_TOO_LONG", field,
+              absl::StrCat(field, ": the prompt has ", at_least ? "at least " : "", tokens,
+                           " tokens, the limit is ", limit),
+              {{at_least ? "prompt_tokens_at_least" : "prompt_tokens", absl::StrCat(tokens)},
+               {"limit", limit}});
+}
+
+// Encoding takes time in proportion, which a text that is too long by far does not get.
+void CheckText(const ServedModel& model, const CallPlan& plan, Faults* faults) {
+  if (plan.truncate_to > 0) return;
+  const auto tokens = static_cast<int64_t>(model.tokenizer->FewestTokens(*plan.text));
+  if (tokens <= model.limits.max_prompt_tokens) return;
+  AddTooLong(model, plan, tokens, /*at_least=*/true, faults);
+}
+
 }  // namespace
 
 void CheckPrompt(const ServedModel& model, const CallPlan& plan, int64_t prompt_tokens,
@@ -60,12 +79,7 @@ void CheckPrompt(const ServedModel& model, const CallPlan& plan, int64_t prompt_
   }
   const int64_t kept = KeptTokens(plan, prompt_tokens);
   if (kept > model.limits.max_prompt_tokens) {
-    faults->Add("PROMPT_TOO_LONG", field,
-                absl::StrCat(field, ": the prompt has ", kept, " tokens, the limit is ",
-                             model.limits.max_prompt_tokens),
-                {{"prompt_tokens", absl::StrCat(kept)},
-                 {"limit", absl::StrCat(model.limits.max_prompt_tokens)}});
-    return;
+    return AddTooLong(model, plan, kept, /*at_least=*/false, faults);
   }
   if (plan.request.report.first_scored > kept) {
     faults->Add("first_token", absl::StrCat("first_token is ", plan.request.report.first_scored,
@@ -80,6 +94,8 @@ std::optional<Error> EncodePrompt(const ServedModel& model, CallPlan* plan, Prom
   std::vector<int32_t>& tokens = plan->request.prompt;
   Faults faults;
   if (plan->text.has_value()) {
+    CheckText(model, *plan, &faults);
+    if (!faults.empty()) return faults.ToError();
     absl::StatusOr<std::vector<int32_t>> encoded =
         model.tokenizer->Encode(*plan->text, plan->encode);
     if (!encoded.ok()) {

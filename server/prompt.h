@@ -23,7 +23,7 @@ void CheckPrompt(const ServedModel& model, const CallPlan& plan, int64_t prompt_
                  Faults* faults);
 
 // Encodes the prompt's text, if it is text, checks and cuts it, and completes `plan->request`. May
-// take milliseconds.
+// take milliseconds; a text that cannot but have too many tokens is refused at once.
 std::optional<Error> EncodePrompt(const ServedModel& model, CallPlan* plan, PromptFacts* facts);
 
 }  // namespace eddy

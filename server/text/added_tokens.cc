@@ -55,6 +55,12 @@ void AddedTokenSet::Add(const AddedToken& token, std::string_view pattern) {
   if (pattern.empty()) return;
   trie_.Add(pattern, static_cast<int32_t>(tokens_.size()));
   tokens_.push_back(token);
+  longest_pattern_ = std::max(longest_pattern_, pattern.size());
+}
+
+bool AddedTokenSet::takes_white_space() const {
+  return std::any_of(tokens_.begin(), tokens_.end(),
+                     [](const AddedToken& token) { return token.lstrip || token.rstrip; });
 }
 
 void AddedTokenSet::CutOut(bool literal_special, Pieces* pieces) const {

@@ -26,6 +26,9 @@ class AddedTokenSet {
  public:
   // `pattern` is what is sought: the content, or the normalised content. An empty one is nowhere.
   void Add(const AddedToken& token, std::string_view pattern);
+  // Whether one of them takes white space along, of which there may be any amount.
+  bool takes_white_space() const;
+  size_t longest_pattern() const { return longest_pattern_; }  // bytes
   // Cuts the pieces without an id; leftmost tokens first, the longest of them. `literal_special`:
   // special tokens are left as text.
   void CutOut(bool literal_special, Pieces* pieces) const;
@@ -35,6 +38,7 @@ class AddedTokenSet {
                 std::vector<Piece>* list) const;
   PrefixTrie trie_;  // values are places in tokens_
   std::vector<AddedToken> tokens_;
+  size_t longest_pattern_ = 0;
 };
 
 }  // namespace eddy

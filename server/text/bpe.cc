@@ -1,6 +1,9 @@
 #include "server/text/bpe.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_format.h"
+#include "server/text/byte_alphabet.h"
 #include "server/text/utf8.h"
 
 namespace eddy {
@@ -43,6 +46,18 @@ void Bpe::SetOptions(const Options& options) {
   for (int byte = 0; byte < 256; ++byte) {
     byte_ids_[byte] = IdOf(absl::StrFormat("<0x%02X>", byte)).value_or(-1);
   }
+}
+
+bool Bpe::has_byte_alphabet() const {
+  for (int byte = 0; byte < 256; ++byte) {
+    if (!IdOf(CharacterOfByte(static_cast<uint8_t>(byte))).has_value()) return false;
+  }
+  return true;
+}
+
+bool Bpe::falls_back_on_bytes() const {
+  return options_.byte_fallback &&
+         std::all_of(byte_ids_.begin(), byte_ids_.end(), [](int32_t id) { return id >= 0; });
 }
 
 bool Bpe::PutBytes(std::string_view word, size_t begin, size_t end,

@@ -39,6 +39,10 @@ class Bpe {
   // Call after the last AddToken.
   void SetOptions(const Options& options);
 
+  // Whether the characters of byte_alphabet.h all have a token, so that no byte is left out.
+  bool has_byte_alphabet() const;
+  // Whether every character that is not in the vocabulary becomes bytes.
+  bool falls_back_on_bytes() const;
   // Appends the tokens of one word. Characters that nothing stands for are left out.
   void Encode(std::string_view word, std::vector<WordToken>* tokens) const;
 

@@ -50,6 +50,8 @@ absl::StatusOr<std::vector<TokenSpan>> ByteTokenizer::EncodeSpans(
   return spans;
 }
 
+size_t ByteTokenizer::FewestTokens(std::string_view text) const { return text.size(); }
+
 std::unique_ptr<TokenDecoder> ByteTokenizer::NewDecoder(bool special_tokens) const {
   return std::make_unique<Decoder>(this, special_tokens);
 }

@@ -20,6 +20,7 @@ class ByteTokenizer : public Tokenizer {
 
   absl::StatusOr<std::vector<TokenSpan>> EncodeSpans(std::string_view text,
                                                      const EncodeOptions& options) const override;
+  size_t FewestTokens(std::string_view text) const override;
   std::unique_ptr<TokenDecoder> NewDecoder(bool special_tokens) const override;
   std::string Bytes(int32_t id) const override;
   bool IsSpecial(int32_t id) const override;

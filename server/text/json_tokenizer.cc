@@ -1,6 +1,8 @@
 #include "server/text/json_tokenizer.h"
 
 #include <algorithm>
+#include <utility>
+#include <variant>
 
 #include "base/check.h"
 #include "base/status.h"
@@ -8,6 +10,50 @@
 #include "server/text/utf8.h"
 
 namespace eddy {
+
+namespace {
+
+bool Keeps(const NormalizerStep& step) {
+  if (const auto* replace = std::get_if<ReplaceStep>(&step)) {
+    const std::string* const literal = replace->pattern.literal();
+    return literal != nullptr && literal->size() <= replace->content.size();
+  }
+  return std::holds_alternative<PrependStep>(step);
+}
+
+bool Keeps(const PreTokenizerStep& step) {
+  const auto* const split = std::get_if<SplitStep>(&step);
+  return split == nullptr || split->behavior != SplitBehavior::kRemoved;
+}
+
+// The most bytes of a text that one token stands for; 0: there is no bound. Where no step takes
+// anything away, every byte is in a token, and no token stands for more than its own text or what
+// it is sought as.
+size_t MostBytesPerToken(const JsonTokenizer::Parts& parts) {
+  const auto keeps = [](const auto& step) { return Keeps(step); };
+  const bool bytes =
+      std::any_of(parts.pre_tokenizer.begin(), parts.pre_tokenizer.end(),
+                  [](const auto& step) { return std::holds_alternative<ByteAlphabetStep>(step); });
+  if (!std::all_of(parts.normalizer.begin(), parts.normalizer.end(), keeps) ||
+      !std::all_of(parts.pre_tokenizer.begin(), parts.pre_tokenizer.end(), keeps) ||
+      parts.raw_added.takes_white_space() || parts.normalized_added.takes_white_space() ||
+      !(bytes ? parts.model.has_byte_alphabet() : parts.model.falls_back_on_bytes())) {
+    return 0;
+  }
+  size_t most =
+      std::max(parts.raw_added.longest_pattern(), parts.normalized_added.longest_pattern());
+  for (const JsonTokenizer::Token& token : parts.tokens) most = std::max(most, token.text.size());
+  return most;
+}
+
+}  // namespace
+
+JsonTokenizer::JsonTokenizer(Parts parts)
+    : parts_(std::move(parts)), most_bytes_per_token_(MostBytesPerToken(parts_)) {}
+
+size_t JsonTokenizer::FewestTokens(std::string_view text) const {
+  return most_bytes_per_token_ == 0 ? 0 : text.size() / most_bytes_per_token_;
+}
 
 class JsonTokenizer::Decoder : public TokenDecoder {
  public:

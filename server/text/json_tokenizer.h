@@ -32,10 +32,11 @@ class JsonTokenizer : public Tokenizer {
     std::vector<DecodeStep> decoder;
     std::vector<int32_t> prefix;  // what is put in front of a text, such as BOS
   };
-  explicit JsonTokenizer(Parts parts) : parts_(std::move(parts)) {}
+  explicit JsonTokenizer(Parts parts);
 
   absl::StatusOr<std::vector<TokenSpan>> EncodeSpans(std::string_view text,
                                                      const EncodeOptions& options) const override;
+  size_t FewestTokens(std::string_view text) const override;
   std::unique_ptr<TokenDecoder> NewDecoder(bool special_tokens) const override;
   std::string Bytes(int32_t id) const override;
   bool IsSpecial(int32_t id) const override;
@@ -44,7 +45,8 @@ class JsonTokenizer : public Tokenizer {
  private:
   class Decoder;
   const Token* Find(int32_t id) const;
-  Parts parts_;
+  const Parts parts_;
+  const size_t most_bytes_per_token_;  // of a text; 0: any number
 };
 
 }  // namespace eddy

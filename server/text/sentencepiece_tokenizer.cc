@@ -184,6 +184,18 @@ absl::StatusOr<std::vector<TokenSpan>> SentencePieceTokenizer::EncodeSpans(
   return spans;
 }
 
+size_t SentencePieceTokenizer::FewestTokens(std::string_view text) const {
+  // Without bytes to fall back on, a run of unknown characters of any length is one token.
+  if (!model_.byte_fallback) return 0;
+  // Spaces and their marks may be taken away; a space that stays becomes no shorter.
+  auto kept = text.size() - static_cast<size_t>(std::count(text.begin(), text.end(), ' '));
+  for (size_t at = text.find(kSpaceMark); at != text.npos; at = text.find(kSpaceMark, at)) {
+    kept -= kSpaceMark.size();
+    at += kSpaceMark.size();
+  }
+  return kept / std::max<size_t>(ordinary_size_max_, 1);
+}
+
 class SentencePieceTokenizer::Decoder : public TokenDecoder {
  public:
   Decoder(const SentencePieceTokenizer* tokenizer, bool special_tokens)

@@ -29,6 +29,7 @@ class SentencePieceTokenizer : public Tokenizer {
   // Names of control pieces in the text are plain characters, whatever the options.
   absl::StatusOr<std::vector<TokenSpan>> EncodeSpans(std::string_view text,
                                                      const EncodeOptions& options) const override;
+  size_t FewestTokens(std::string_view text) const override;
   std::unique_ptr<TokenDecoder> NewDecoder(bool special_tokens) const override;
   std::string Bytes(int32_t id) const override;
   bool IsSpecial(int32_t id) const override;

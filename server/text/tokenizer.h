@@ -49,6 +49,9 @@ class Tokenizer {
       std::string_view text, const EncodeOptions& options) const = 0;
   absl::StatusOr<std::vector<int32_t>> Encode(std::string_view text,
                                               const EncodeOptions& options) const;
+  // No fewer tokens than this come of `text`, told without making them: for refusing texts that are
+  // far too long. 0 if this tokenizer may drop text, or put any amount of it into one token.
+  virtual size_t FewestTokens(std::string_view text) const = 0;
   // The decoded text of all of `ids`; special tokens as their text, or left out. Ids without a
   // token decode to nothing.
   std::string Decode(std::span<const int32_t> ids, bool special_tokens) const;

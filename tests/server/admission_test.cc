@@ -89,7 +89,7 @@ TEST_F(AdmissionTest, GeneratesWhatTheModelSays) {
   EXPECT_EQ(reply.text(), "hello hello he");
 }
 
-TEST_F(AdmissionTest, RefusesAPromptThatIsTooLongAfterEncodingIt) {
+TEST_F(AdmissionTest, RefusesATextThatIsTooLong) {
   Start({});
   FakeReply reply;
   Begin(&reply, Plan(std::string(201, 'x'), 1));
@@ -97,7 +97,7 @@ TEST_F(AdmissionTest, RefusesAPromptThatIsTooLongAfterEncodingIt) {
   EXPECT_EQ(error.code, absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(error.reason, "PROMPT_TOO_LONG");
   EXPECT_EQ(error.metadata, (std::vector<std::pair<std::string, std::string>>{
-                                {"prompt_tokens", "201"}, {"limit", "200"}}));
+                                {"prompt_tokens_at_least", "201"}, {"limit", "200"}}));
 }
 
 TEST_F(AdmissionTest, KeepsTheEndOfAPromptThatIsToBeCut) {

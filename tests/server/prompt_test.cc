@@ -29,6 +29,47 @@ TEST_F(ConvertTest, RefusesEmptyAndTooLongPromptsByName) {
   EXPECT_FALSE(Read(request).has_value());
 }
 
+// Says that its tokens are of up to seven bytes, and counts what it encodes.
+class CountingTokenizer : public ByteTokenizer {
+ public:
+  CountingTokenizer() : ByteTokenizer(kVocab, std::nullopt) {}
+  size_t FewestTokens(std::string_view text) const override { return text.size() / 7; }
+  absl::StatusOr<std::vector<TokenSpan>> EncodeSpans(std::string_view text,
+                                                     const EncodeOptions& options) const override {
+    ++encoded_;
+    return ByteTokenizer::EncodeSpans(text, options);
+  }
+  int encoded() const { return encoded_; }
+
+ private:
+  mutable int encoded_ = 0;
+};
+
+TEST_F(ConvertTest, RefusesTextsThatAreTooLongByFarWithoutEncodingThem) {
+  auto owned = std::make_unique<CountingTokenizer>();
+  const CountingTokenizer* const tokenizer = owned.get();
+  model_.tokenizer = std::move(owned);
+  PromptFacts facts;
+  base_.set_text(std::string(7'007, 'x'));
+  ASSERT_FALSE(Read(base_).has_value());
+  const std::optional<Error> error = EncodePrompt(model_, &call_.plan, &facts);
+  ASSERT_TRUE(error.has_value());
+  EXPECT_EQ(error->reason, "PROMPT_TOO_LONG");
+  EXPECT_EQ(error->metadata, (std::vector<std::pair<std::string, std::string>>{
+                                 {"prompt_tokens_at_least", "1001"}, {"limit", "1000"}}));
+  EXPECT_EQ(tokenizer->encoded(), 0);
+  // It might just fit, so it has to be encoded to know.
+  base_.set_text(std::string(7'006, 'x'));
+  ASSERT_FALSE(Read(base_).has_value());
+  EXPECT_EQ(EncodePrompt(model_, &call_.plan, &facts)->metadata[0].second, "7006");
+  EXPECT_EQ(tokenizer->encoded(), 1);
+  // What is to be cut may be as long as it likes.
+  base_.set_text(std::string(7'007, 'x'));
+  base_.set_truncate_prompt_tokens(5);
+  ASSERT_FALSE(Read(base_).has_value());
+  EXPECT_FALSE(EncodePrompt(model_, &call_.plan, &facts).has_value());
+}
+
 TEST_F(ConvertTest, RefusesWhatCanNeverFit) {
   model_.capacity.pages = 2;
   model_.capacity.rows_per_page = 64;

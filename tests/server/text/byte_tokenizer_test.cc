@@ -38,5 +38,9 @@ TEST(ByteTokenizer, NeverCutsACharacter) {
               ElementsAre("", "", "\u00e9", ""));
 }
 
+TEST(ByteTokenizer, KnowsHowFewTokensATextCanHave) {
+  EXPECT_EQ(ByteTokenizer(256, std::nullopt).FewestTokens("four"), 4u);
+}
+
 }  // namespace
 }  // namespace eddy

@@ -73,6 +73,34 @@ TEST(JsonTokenizer, EncodesAWordOfAMegabyte) {
   }
 }
 
+TEST(JsonTokenizer, KnowsHowFewTokensATextCanHave) {
+  const std::vector<std::string> parts = {"hello",   " hello", "he",        "a",      " ",
+                                          "<|end|>", "<s>",    "MASK",      "\u00e9", "\n",
+                                          "x",       "\u2581", "\U0001F600"};
+  nlohmann::json json = TinyByteLevelJson();
+  const std::string text(70, 'x');
+  // "MASK" takes white space along, any amount of it.
+  EXPECT_EQ(FromJson(json)->FewestTokens(text), 0u);
+  ExpectNeverFewer(*FromJson(json), parts);
+  json["added_tokens"][1]["lstrip"] = false;
+  EXPECT_EQ(FromJson(json)->FewestTokens(text), 10u);  // of 7 bytes: <|end|>
+  ExpectNeverFewer(*FromJson(json), parts);
+  // Without a token for a byte, text may be left out; so it may where steps take some away.
+  nlohmann::json lossy = json;
+  lossy["model"]["vocab"].erase("x");
+  EXPECT_EQ(FromJson(lossy)->FewestTokens(text), 0u);
+  for (const char* step : {"NFC", "NFKD", "Lowercase"}) {
+    lossy = json;
+    lossy["normalizer"] = {{"type", step}};
+    EXPECT_EQ(FromJson(lossy)->FewestTokens(text), 0u) << step;
+  }
+  json = TinySpaceMarkJson();
+  EXPECT_EQ(FromJson(json)->FewestTokens(text), 8u);  // of 8 bytes: the mark and "hello"
+  ExpectNeverFewer(*FromJson(json), parts);
+  json["model"]["byte_fallback"] = false;
+  EXPECT_EQ(FromJson(json)->FewestTokens(text), 0u);
+}
+
 TEST(JsonTokenizer, EncodesAsConvertedSentencePieceModels) {
   const auto tokenizer = FromJson(TinySpaceMarkJson());
   EXPECT_THAT(TokenTexts(*tokenizer, "hello a"), ElementsAre(" hello", " a"));

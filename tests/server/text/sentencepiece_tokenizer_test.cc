@@ -50,6 +50,22 @@ TEST(SentencePieceTokenizer, UnknownRunsAreOneTokenWithoutBytes) {
   EXPECT_EQ(tokenizer.Decode(EncodePlain(tokenizer, "a\u00e9\u00e9a"), true), "a \u2047 a");
 }
 
+TEST(SentencePieceTokenizer, KnowsHowFewTokensATextCanHave) {
+  const std::vector<std::string> parts = {"hello", " hello", "a",  " a",     " ",
+                                          "\n",    "\u00e9", "xy", "\u2581", "\U0001F600"};
+  SentencePieceModel model = TinyModel();
+  for (const bool remove : {false, true}) {
+    model.remove_extra_whitespaces = remove;
+    const SentencePieceTokenizer tokenizer(model, std::nullopt);
+    // Of 8 bytes at most, the mark and "hello"; spaces may come to nothing.
+    EXPECT_EQ(tokenizer.FewestTokens(std::string(80, 'x') + std::string(80, ' ')), 10u);
+    ExpectNeverFewer(tokenizer, parts);
+  }
+  model.byte_fallback = false;
+  model.pieces.erase(model.pieces.begin() + 4, model.pieces.begin() + 260);
+  EXPECT_EQ(SentencePieceTokenizer(model, std::nullopt).FewestTokens(std::string(80, 'x')), 0u);
+}
+
 TEST(SentencePieceTokenizer, RemovesExtraSpacesIfAsked) {
   SentencePieceModel model = TinyModel();
   model.remove_extra_whitespaces = true;

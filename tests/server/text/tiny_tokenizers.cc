@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <bit>
+#include <random>
 
 #include "absl/strings/str_format.h"
 #include "base/check.h"
@@ -160,6 +161,21 @@ std::vector<int32_t> EncodePlain(const Tokenizer& tokenizer, const std::string& 
   const auto ids = tokenizer.Encode(text, {.add_bos = false});
   EXPECT_TRUE(ids.ok()) << ids.status();
   return ids.value_or(std::vector<int32_t>());
+}
+
+void ExpectNeverFewer(const Tokenizer& tokenizer, const std::vector<std::string>& parts) {
+  const unsigned seed = std::random_device()();
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  std::mt19937 rng(seed);
+  for (int round = 0; round < 300; ++round) {
+    std::string text;
+    // Few kinds of parts, so that long runs are there too.
+    const size_t kinds = 1 + rng() % parts.size(), first = rng() % parts.size();
+    for (auto n = rng() % 60; n > 0; --n) text += parts[(first + rng() % kinds) % parts.size()];
+    const auto spans = tokenizer.EncodeSpans(text, {.add_bos = false});
+    ASSERT_TRUE(spans.ok()) << spans.status();
+    ASSERT_GE(spans->size(), tokenizer.FewestTokens(text)) << text;
+  }
 }
 
 std::vector<std::string> TokenTexts(const Tokenizer& tokenizer, const std::string& text) {

@@ -28,6 +28,9 @@ SentencePieceModel TinyModel();
 // REQUIRES: it is valid.
 std::unique_ptr<const Tokenizer> FromJson(const nlohmann::json& json);
 std::vector<int32_t> EncodePlain(const Tokenizer& tokenizer, const std::string& text);
+// That random texts of what `parts` holds, never have fewer tokens
+// than the tokenizer says.
+void ExpectNeverFewer(const Tokenizer& tokenizer, const std::vector<std::string>& parts);
 // The texts of the tokens, which are easier to read than ids.
 std::vector<std::string> TokenTexts(const Tokenizer& tokenizer, const std::string& text);
 // The texts of pieces.

@@ -63,6 +63,7 @@ void Check(const Set& set) {
     const auto spans = (*tokenizer)->EncodeSpans(text, {.add_bos = false});
     ASSERT_TRUE(spans.ok()) << spans.status();
     ExpectOrdered(*spans, text.size());
+    EXPECT_LE((*tokenizer)->FewestTokens(text), spans->size()) << vector["text"];
     size_t covered = 0;
     std::vector<int32_t> ids;
     for (const TokenSpan& span : *spans) {
@@ -75,6 +76,8 @@ void Check(const Set& set) {
     EXPECT_EQ((*tokenizer)->Decode(ids, true), vector["decoded"].get<std::string>());
     EXPECT_EQ(Streamed(**tokenizer, ids, &rng), vector["decoded"].get<std::string>());
   }
+  // They drop nothing, so they know that a long text has many.
+  EXPECT_GT((*tokenizer)->FewestTokens(std::string(7'000'000, 'x')), 7'000u);
   for (const json& decode : decodes) {
     const auto ids = decode["ids"].get<std::vector<int32_t>>();
     EXPECT_EQ((*tokenizer)->Decode(ids, true), decode["decoded"].get<std::string>())
