@@ -5,8 +5,9 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/utf8.h"
 #include "server/text/regex.h"
-#include "server/text/utf8.h"
+#include "server/text/white_space.h"
 
 namespace eddy {
 namespace {

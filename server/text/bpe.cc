@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "absl/strings/str_format.h"
+#include "base/utf8.h"
 #include "server/text/byte_alphabet.h"
-#include "server/text/utf8.h"
 
 namespace eddy {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <array>
 
-#include "server/text/utf8.h"
+#include "base/utf8.h"
 
 namespace eddy {
 namespace {

@@ -2,7 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
-#include "server/text/utf8.h"
+#include "base/utf8.h"
 
 namespace eddy {
 namespace {

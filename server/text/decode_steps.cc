@@ -1,8 +1,8 @@
 #include "server/text/decode_steps.h"
 
 #include "base/check.h"
+#include "base/utf8.h"
 #include "server/text/byte_alphabet.h"
-#include "server/text/utf8.h"
 
 namespace eddy {
 namespace {

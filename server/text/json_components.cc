@@ -5,8 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "base/utf8.h"
 #include "server/text/oniguruma.h"
-#include "server/text/utf8.h"
 
 namespace eddy {
 namespace {

@@ -6,8 +6,8 @@
 
 #include "base/check.h"
 #include "base/status.h"
+#include "base/utf8.h"
 #include "server/text/byte_alphabet.h"
-#include "server/text/utf8.h"
 
 namespace eddy {
 
@@ -87,7 +87,7 @@ class JsonTokenizer::Decoder : public TokenDecoder {
 
 absl::StatusOr<std::vector<TokenSpan>> JsonTokenizer::EncodeSpans(
     std::string_view text, const EncodeOptions& options) const {
-  EDDY_CHECK(text.size() < UINT32_MAX && IsValidUtf8(text));
+  EDDY_CHECK(text.size() < UINT32_MAX && IsUtf8(text));
   Pieces pieces(text);
   parts_.raw_added.CutOut(options.literal_special_tokens, &pieces);
   EDDY_RETURN_IF_ERROR(Normalize(parts_.normalizer, &pieces));

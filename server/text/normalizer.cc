@@ -9,7 +9,8 @@
 
 #include "base/check.h"
 #include "base/status.h"
-#include "server/text/utf8.h"
+#include "base/utf8.h"
+#include "server/text/white_space.h"
 
 namespace eddy {
 namespace {

@@ -11,8 +11,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status.h"
+#include "base/utf8.h"
 #include "server/text/unicode_property.h"
-#include "server/text/utf8.h"
 
 namespace eddy {
 namespace {

@@ -11,8 +11,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/status.h"
+#include "base/utf8.h"
 #include "server/text/decode_steps.h"
-#include "server/text/utf8.h"
 #include "server/text/wire_reader.h"
 
 namespace eddy {
@@ -68,7 +68,7 @@ absl::StatusOr<SentencePieceModel::Piece> ReadPiece(std::string_view message, si
   };
   EDDY_RETURN_IF_ERROR(ReadFields(message, read));
   if (piece.text.empty()) return absl::InvalidArgumentError(name + ".piece is empty");
-  if (!IsValidUtf8(piece.text)) return absl::InvalidArgumentError(name + ".piece is not UTF-8");
+  if (!IsUtf8(piece.text)) return absl::InvalidArgumentError(name + ".piece is not UTF-8");
   if (!std::isfinite(piece.score)) {
     return absl::InvalidArgumentError(
         absl::StrCat(name, ".score is ", piece.score, "; expected a finite number"));
@@ -95,7 +95,7 @@ absl::Status ReadTrainerSpec(std::string_view message, SentencePieceModel* model
         return ReadBool(field, "trainer_spec.byte_fallback", &model->byte_fallback);
       case 44:
         EDDY_RETURN_IF_ERROR(Expect(field, WireType::kBytes, "trainer_spec.unk_surface"));
-        if (!IsValidUtf8(field.bytes)) {
+        if (!IsUtf8(field.bytes)) {
           return absl::InvalidArgumentError("trainer_spec.unk_surface is not UTF-8");
         }
         model->unknown_surface = field.bytes;

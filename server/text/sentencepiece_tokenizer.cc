@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/utf8.h"
 #include "server/text/decode_steps.h"
-#include "server/text/utf8.h"
 
 namespace eddy {
 namespace {
@@ -156,7 +156,7 @@ void SentencePieceTokenizer::AddSpans(const Pieces& text, const Symbol& symbol,
 
 absl::StatusOr<std::vector<TokenSpan>> SentencePieceTokenizer::EncodeSpans(
     std::string_view text, const EncodeOptions& options) const {
-  EDDY_CHECK(text.size() < UINT32_MAX && IsValidUtf8(text));
+  EDDY_CHECK(text.size() < UINT32_MAX && IsUtf8(text));
   const Pieces normal = Normalize(text);
   std::vector<Symbol> symbols = FirstSymbols(normal.text);
   MergeRules rules{.tokenizer = *this, .text = normal.text, .unused_left_size = {}};

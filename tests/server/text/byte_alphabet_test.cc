@@ -5,7 +5,7 @@
 
 #include <set>
 
-#include "server/text/utf8.h"
+#include "base/utf8.h"
 
 namespace eddy {
 namespace {

@@ -10,7 +10,7 @@
 #include <random>
 #include <string>
 
-#include "server/text/utf8.h"
+#include "base/utf8.h"
 #include "tests/server/text/tiny_tokenizers.h"
 
 namespace eddy {

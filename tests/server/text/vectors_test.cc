@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "base/utf8.h"
 #include "server/text/tokenizer.h"
-#include "server/text/utf8.h"
 #include "tests/server/text/tiny_tokenizers.h"
 
 namespace eddy {
@@ -38,12 +38,12 @@ std::string Streamed(const Tokenizer& tokenizer, const std::vector<int32_t>& ids
   for (const int32_t id : ids) {
     decoder->Put(id, &part);
     if ((*rng)() % 3 == 0) {
-      EXPECT_TRUE(IsValidUtf8(part));
+      EXPECT_TRUE(IsUtf8(part));
       text += std::exchange(part, "");
     }
   }
   decoder->Flush(&part);
-  EXPECT_TRUE(IsValidUtf8(part));
+  EXPECT_TRUE(IsUtf8(part));
   return text + part;
 }
 
