@@ -2,7 +2,6 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/flags.h"
 #include "eddy/v1/model.grpc.pb.h"
 #include "server/client/command.h"
 #include "server/client/render.h"
@@ -23,12 +22,12 @@ void PrintModel(const v1::Model& model, std::ostream& out) {
       << "\nhidden size: " << model.hidden_size() << "\nlayers: " << Layers(model)
       << "\nweights: " << v1::DataType_Name(model.weight_type())
       << "\nstate: " << v1::DataType_Name(model.state_type()) << ", "
-      << FormatBytes(static_cast<int64_t>(model.state_bytes_per_sequence())) << " per sequence"
+      << InMiB(model.state_bytes_per_sequence()) << " per sequence"
       << "\nfingerprint: " << absl::BytesToHexString(model.fingerprint())
       << "\nmax prompt tokens: " << limits.max_prompt_tokens()
       << "\nmax new tokens: " << limits.max_new_tokens()
       << "\nmax sequences: " << limits.max_sequences()
-      << "\nmax message: " << FormatBytes(static_cast<int64_t>(limits.max_message_bytes()))
+      << "\nmax message: " << InMiB(limits.max_message_bytes())
       << "\nmax request time: " << absl::FormatDuration(ToDuration(limits.max_request_time()))
       << "\n";
 }
@@ -37,10 +36,9 @@ void PrintStatus(const v1::GetServerStatusResponse& status, std::ostream& out) {
   const v1::DeviceStatus& device = status.device();
   out << "state: " << v1::ServerState_Name(status.state()) << "\nversion: " << status.version()
       << " (" << status.commit() << ")\ndevice: " << device.backend() << " " << device.name()
-      << "\nmemory: weights " << FormatBytes(static_cast<int64_t>(device.weight_bytes()))
-      << ", state " << FormatBytes(static_cast<int64_t>(device.state_bytes())) << ", attention "
-      << FormatBytes(static_cast<int64_t>(device.kv_bytes())) << ", workspace "
-      << FormatBytes(static_cast<int64_t>(device.workspace_bytes())) << "\n";
+      << "\nmemory: weights " << InMiB(device.weight_bytes()) << ", state "
+      << InMiB(device.state_bytes()) << ", attention " << InMiB(device.kv_bytes()) << ", workspace "
+      << InMiB(device.workspace_bytes()) << "\n";
   for (const v1::ModelLoad& load : status.loads()) {
     out << load.model() << ": " << load.running_sequences() << " running of " << load.slots_total()
         << " slots, " << load.waiting_requests() << " waiting with " << load.waiting_prompt_tokens()

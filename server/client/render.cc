@@ -59,6 +59,13 @@ std::string CodeName(grpc::StatusCode code) {
   return kCodeNames[number];
 }
 
+std::string InMiB(uint64_t bytes) {
+  constexpr double kMiB = 1 << 20;
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.3f MiB", static_cast<double>(bytes) / kMiB);
+  return text;
+}
+
 void PrintError(const grpc::Status& status, bool json, std::ostream& err) {
   google::rpc::Status details;
   // Errors that gRPC itself makes, such as that of a connection, come without details.

@@ -5,6 +5,7 @@
 #include <google/protobuf/message.h>
 #include <grpcpp/support/status.h>
 
+#include <cstdint>
 #include <ostream>
 #include <string>
 
@@ -22,6 +23,9 @@ std::string Json(const google::protobuf::Message& message);
 void PrintError(const grpc::Status& status, bool json, std::ostream& err);
 // INVALID_ARGUMENT and so on.
 std::string CodeName(grpc::StatusCode code);
+
+// "0.125 MiB": sizes beside each other are in one unit.
+std::string InMiB(uint64_t bytes);
 
 // token, logprob, rank and the likeliest tokens of the place, with tabs between.
 void PrintLogprob(const v1::TokenLogprob& logprob, std::ostream& out);

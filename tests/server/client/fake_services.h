@@ -92,6 +92,9 @@ class FakeModels : public v1::ModelService::Service {
                                v1::GetServerStatusResponse* response) override {
     response->set_state(v1::SERVER_STATE_SERVING);
     response->add_loads()->set_model("tales");
+    response->mutable_device()->set_weight_bytes(uint64_t{35} << 20);
+    response->mutable_device()->set_state_bytes(uint64_t{3} << 17);
+    response->mutable_device()->set_workspace_bytes(1000);
     return grpc::Status::OK;
   }
 };

@@ -29,6 +29,9 @@ TEST_F(ClientTest, ShowsOneModelAndTheServer) {
     EXPECT_EQ(Run(words), 0) << err();
     EXPECT_THAT(out(), StartsWith("state: SERVER_STATE_SERVING\n"));
     EXPECT_THAT(out(), HasSubstr("tales: 0 running"));
+    // In one unit, so that they compare at a glance.
+    EXPECT_THAT(out(), HasSubstr("memory: weights 35.000 MiB, state 0.375 MiB, attention "
+                                 "0.000 MiB, workspace 0.001 MiB\n"));
   }
 }
 
