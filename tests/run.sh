@@ -1,12 +1,22 @@
 #!/usr/bin/env bash
-# Installs what is missing, builds, and runs the whole test suite. Safe to run twice and from
-# anywhere. With an argument, only that part: checks, dev, asan, tsan, locks.
+# Installs what is missing, builds, and runs every test. Safe to run twice and from anywhere. With an
+# argument, only that part: checks, locks, dev; or what takes as long again and is run apart:
+# sanitizers (tsan and asan, which can be asked for by name).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 part=${1:-all}
 
 say() { printf '\n== %s\n' "$*"; }
-wants() { [ "$part" = all ] || [ "$part" = "$1" ]; }
+case $part in
+  all) parts="checks locks dev" ;;
+  sanitizers) parts="tsan asan" ;;
+  checks | locks | dev | tsan | asan) parts=$part ;;
+  *)
+    echo "tests/run.sh: no part \"$part\": it is checks, locks, dev, sanitizers, tsan or asan" >&2
+    exit 2
+    ;;
+esac
+wants() { [[ " $parts " == *" $1 "* ]]; }
 build_and_test() { # preset
   cmake --preset "$1" >/dev/null
   cmake --build --preset "$1"
@@ -21,14 +31,6 @@ if wants checks; then
   .ci/check_tree.py
   .ci/check_proto.py
 fi
-if wants tsan; then
-  say "thread sanitizer: all that does not link gRPC"
-  build_and_test tsan
-fi
-if wants asan; then
-  say "address and undefined-behaviour sanitizers"
-  build_and_test asan
-fi
 if wants locks; then
   say "lock checker"
   cmake --preset dev >/dev/null
@@ -39,4 +41,12 @@ if wants dev; then
   say "all tests"
   .ci/fetch_promtool.sh
   build_and_test dev
+fi
+if wants tsan; then
+  say "thread sanitizer: all that does not link gRPC"
+  build_and_test tsan
+fi
+if wants asan; then
+  say "address and undefined-behaviour sanitizers"
+  build_and_test asan
 fi
