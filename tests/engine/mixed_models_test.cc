@@ -1,10 +1,9 @@
 // Proves that models of many kinds of layers keep their sequences apart. A crowd of 64 with pages
 // or slots for twenty: the others wait, all end in the order in which they came, each says what it
 // says alone, and everything is free afterwards. And numbers that are lost in any one layer end the
-// one sequence in which it happened, by name, while not a bit of the others changes
-// if their prompts are fed in the same pieces, and only the last digits if not. In debug
-// builds pages and freed slots are full of NaN, so one in two hands, or read before it was written,
-// shows in every answer.
+// one sequence in which it happened, by name, while not a bit of the others changes if their
+// prompts are fed in the same pieces, and only last digits if not. In debug builds pages and freed
+// slots are full of NaN, so one in two hands, or read before it was written, shows in every answer.
 #include "tests/engine/mixed_models.h"
 
 #include <gmock/gmock.h>
