@@ -155,9 +155,11 @@ TEST(SlowReader, IsCutWhenTooMuchWaitsAndStopsNobodyElse) {
     setting->slots = 2;
     setting->config.outbox_bytes_max = 64 << 10;
   });
+  server.control().Close();
   SilentClient silent(&server);
+  server.control().AwaitBlocked();  // on its first step
+  server.control().Open();
   // Its slot comes free although it still does not read, and others go on meanwhile.
-  while (server.Status().loads(0).running_sequences() == 0) std::this_thread::yield();
   for (int i = 0; i < 20; ++i) ExpectHealthy(&server);
   while (server.Status().loads(0).running_sequences() != 0) std::this_thread::yield();
   v1::GenerateResponse message;
