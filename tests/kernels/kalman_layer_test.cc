@@ -202,7 +202,7 @@ TEST(KalmanLayer, NamesParametersThatDoNotFitTogether) {
 
 TEST(KalmanLayer, KeepsItsFiltersInFloatAndStartsThemFromThePrior) {
   LayerSpec spec = BaseSpec();
-  const DeviceTraits half = {.activations = DType::kBF16, .matrices = DType::kBF16};
+  const DeviceTraits half = {.matrices = DType::kBF16};
   const LayerNeeds unit = KalmanNeeds(spec, half);
   EXPECT_EQ(unit.state[0].dtype, DType::kF32);
   EXPECT_EQ(unit.state[0].initial, 1.0f);
