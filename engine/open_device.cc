@@ -2,7 +2,10 @@
 
 #include <dlfcn.h>
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
+#include "kernels/checked_device.h"
 
 namespace eddy {
 namespace {
@@ -31,6 +34,10 @@ absl::StatusOr<OpenedDevice> OpenDevice(const std::string& kind, const DeviceOpt
   if (kind == "cuda") return absl::UnavailableError(absl::StrCat("--device=cuda: ", opened.no_gpu));
   opened.device = OpenCpuDevice(options);
   return opened;
+}
+
+void CheckLayers(OpenedDevice* opened) {
+  opened->device = MakeCheckedDevice(std::move(opened->device));
 }
 
 }  // namespace eddy

@@ -19,4 +19,7 @@ struct OpenedDevice {
 // libeddy_cuda.so, looked for beside the program and where the system looks.
 absl::StatusOr<OpenedDevice> OpenDevice(const std::string& kind, const DeviceOptions& options);
 
+// From now on the CPU runs every layer too and compares; see kernels/checked_device.h.
+void CheckLayers(OpenedDevice* opened);
+
 }  // namespace eddy

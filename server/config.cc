@@ -45,6 +45,8 @@ void AddModelFlags(ServerConfig* c, FlagSet* flags) {
              "GPU: every so many tokens the state of a delta layer is written; 1: at each");
   flags->Add("cuda_graphs", &c->cuda_graphs, flag::Bool(),
              "GPU: decode steps are recorded once and replayed");
+  flags->Add("check_layers", &c->check_layers, flag::Bool(),
+             "for debugging, slow: the CPU runs every layer too, and a difference ends the server");
   flags->Add("memory_fraction", &c->memory_fraction, flag::Real(0.10, 0.98),
              "share of the device's free memory for weights, state, pages and workspace");
   flags->Add("kv_fraction", &c->kv_fraction, flag::Real(0, 0.95),

@@ -22,6 +22,7 @@ struct ServerConfig {
   std::string weight_type = "stored";
   int write_back_ring = 16;
   bool cuda_graphs = true;
+  bool check_layers = false;
   std::string listen = "0.0.0.0:50051";
   std::string admin_listen;
   std::string metrics_listen = "0.0.0.0:9464";

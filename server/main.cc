@@ -50,6 +50,7 @@ absl::StatusOr<OpenedDevice> OpenDevice(const ServerConfig& config) {
         "--weight_type=bfloat16: the CPU holds float32; it needs a GPU" +
         (opened.no_gpu.empty() ? std::string() : ", and there is none: " + opened.no_gpu));
   }
+  if (config.check_layers) CheckLayers(&opened);
   if (!opened.no_gpu.empty()) {
     Log(LogLevel::kWarning, "no_gpu", {{"device", "cpu"}, {"reason", opened.no_gpu}});
   }

@@ -9,6 +9,7 @@
 #include <memory>
 #include <utility>
 
+#include "tests/engine/forwarding_device.h"
 #include "tests/engine/mixed_models.h"
 #include "tests/engine/model_runner.h"
 #include "tests/testing/test_device.h"
@@ -33,44 +34,23 @@ class CountedProgram : public Program {
 };
 
 // The device under test, which records whatever it is.
-class RecordingDevice : public Device {
+class RecordingDevice : public ForwardingDevice {
  public:
-  explicit RecordingDevice(bool records) : records_(records) {}
-  std::string backend() const override { return real_->backend(); }
-  std::string description() const override { return real_->description(); }
+  explicit RecordingDevice(bool records)
+      : ForwardingDevice(testing::OpenTestDevice()), records_(records) {}
   DeviceTraits traits() const override {
-    DeviceTraits traits = real_->traits();
+    DeviceTraits traits = ForwardingDevice::traits();
     traits.records_steps = records_;
     return traits;
   }
-  Stream stream() const override { return real_->stream(); }
-  int64_t free_bytes() const override { return real_->free_bytes(); }
-  Buffer Allocate(int64_t bytes) override { return real_->Allocate(bytes); }
-  Buffer AllocateHost(int64_t bytes) override { return real_->AllocateHost(bytes); }
-  void Upload(void* to, std::span<const std::byte> from) override { real_->Upload(to, from); }
-  void Download(std::span<std::byte> to, const void* from) override { real_->Download(to, from); }
-  void Copy(void* to, const void* from, int64_t bytes) override { real_->Copy(to, from, bytes); }
-  void Amend(const LayerType& type, const LayerSpec& spec, LayerNeeds* needs) const override {
-    real_->Amend(type, spec, needs);
-  }
-  std::unique_ptr<Layer> Make(const LayerType& type, const LayerSpec& spec,
-                              const LayerParts& parts) override {
-    return real_->Make(type, spec, parts);
-  }
-  std::unique_ptr<Ends> MakeEnds(const EndsSpec& spec, const EndsParts& parts,
-                                 int max_rows) override {
-    return real_->MakeEnds(spec, parts, max_rows);
-  }
   std::unique_ptr<Program> Record(const std::function<void()>& work) override {
-    return std::make_unique<CountedProgram>(real_->Record(work), &runs);
+    return std::make_unique<CountedProgram>(ForwardingDevice::Record(work), &runs);
   }
-  std::optional<std::string> Finish() override { return real_->Finish(); }
 
   int runs = 0;
 
  private:
   const bool records_;
-  const std::unique_ptr<Device> real_ = testing::OpenTestDevice();
 };
 
 std::vector<Request> SomeRequests() {

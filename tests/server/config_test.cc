@@ -72,6 +72,7 @@ const Range kRanges[] = {
     {"weight_type", {"stored", "float32", "bfloat16"}, {"", "float16"}},
     {"write_back_ring", {"1", "16"}, {"0", "17"}},
     {"cuda_graphs", {"true", "false"}, {"maybe"}},
+    {"check_layers", {"true", "false"}, {"maybe"}},
     {"listen",
      {"0.0.0.0:0", "[::]:65535", "localhost:1", "unix:/run/eddy"},
      {"", "50051", ":50051", "a:65536", "a:-1", "a:b", "::1:50051", "unix:"}},
