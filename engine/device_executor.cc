@@ -189,7 +189,8 @@ void DeviceExecutor::WantRowsOf(const BatchPlan::Entry& entry, size_t index, int
           .position = last_position + 1,
           .past = tokens,
           .generated = sequence.generated,
-          .top = report.logprobs ? report.top : 0});
+          .top = report.logprobs ? report.top : 0,
+          .measured = report.logprobs || report.uncertainty});
   }
   if (entry.last && (report.top > 0 || !report.next_tokens.empty())) {
     // No token is drawn here, but a row without parameters must name one to report on.

@@ -28,7 +28,7 @@ struct Checkpoint {
 
 // What a request wants to know besides its tokens. All off costs nothing.
 struct ReportOptions {
-  bool logprobs = false;  // of generated tokens (they are computed anyway; this sends `top` too)
+  bool logprobs = false;  // of generated tokens
   int top = 0;            // so many likeliest tokens beside each logprob that is reported
   // Report the prompt's own tokens from this index of the prompt on; negative: none. Index 0 of a
   // fresh sequence has no logprob and is never reported: nothing predicts it.

@@ -41,6 +41,9 @@ struct Candidate {
   float logprob = 0;
 };
 
+// The most that one row may ask for in its lists.
+inline constexpr int kMostTop = 256, kMostAlso = 4096;
+
 // What to do with one row of logits. Everything pointed to stays valid until Ends::Collect.
 struct SampleRow {
   const SamplingParams* params = nullptr;  // null: `target` is given
@@ -48,11 +51,13 @@ struct SampleRow {
   int64_t position = 0;                    // of the new token in the whole sequence, from 0
   std::span<const int32_t> past = {};      // the tokens before it
   int32_t generated = 0;                   // how many at the end of `past` this call generated
-  int32_t top = 0;                         // how many of the likeliest tokens to report
-  std::span<const int32_t> also = {};      // further tokens whose log-probability is wanted
+  int32_t top = 0;  // how many of the likeliest tokens to report; kMostTop at most
+  std::span<const int32_t> also = {};  // further tokens whose log-probability is wanted; kMostAlso
+  bool measured = true;                // false: nobody asks for logprob, rank and entropy
 };
 
-// What became of it. The lists are resized by the device (host memory, bounded by the request).
+// What became of it. Where `measured` is false, logprob, rank and entropy mean nothing. The lists
+// are resized by the device (host memory, bounded by the request).
 struct SampleResult {
   int32_t token = -1;  // stays -1 if `params` bar every token; then only top, also, entropy hold
   float logprob = 0;

@@ -96,9 +96,10 @@ void SamplerCpu::Sample(std::span<const float> logits, const SampleRow& row, Sam
                           ? summary.max
                           : *std::max_element(adjusted.begin(), adjusted.end());
     if (max == kBarred) return;
-    // So near to 0 that its inverse is infinite, a temperature leaves all others without weight
-    // too.
-    result.token = std::isfinite(1 / row.params->temperature)
+    // So near to 0 that what is divided by it is infinite, a temperature leaves all others without
+    // weight too.
+    const float scale = 1 / row.params->temperature;
+    result.token = std::isfinite(scale) && std::isfinite(max * scale)
                        ? DrawToken(adjusted, max, row)
                        : static_cast<int32_t>(simd::ArgMax(adjusted.data(), vocab));
   }
