@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds, and runs every test. Safe to run twice and from anywhere. With an
-# argument, only that part: checks, locks, dev; or what takes as long again and is run apart:
+# argument, only that part: checks, locks, dev, deploy; or what takes as long again and is run apart:
 # sanitizers (tsan and asan, which can be asked for by name).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -8,11 +8,11 @@ part=${1:-all}
 
 say() { printf '\n== %s\n' "$*"; }
 case $part in
-  all) parts="checks locks dev" ;;
+  all) parts="checks locks dev deploy" ;;
   sanitizers) parts="tsan asan" ;;
-  checks | locks | dev | tsan | asan) parts=$part ;;
+  checks | locks | dev | deploy | tsan | asan) parts=$part ;;
   *)
-    echo "tests/run.sh: no part \"$part\": it is checks, locks, dev, sanitizers, tsan or asan" >&2
+    echo "tests/run.sh: no part \"$part\": it is checks, locks, dev, deploy, sanitizers, tsan or asan" >&2
     exit 2
     ;;
 esac
@@ -41,6 +41,13 @@ if wants dev; then
   say "all tests"
   .ci/fetch_promtool.sh
   build_and_test dev
+fi
+if wants deploy; then
+  say "containers, manifests, dashboard and alerts"
+  .ci/fetch_deploy.sh
+  cmake --preset dev >/dev/null
+  cmake --build --preset dev --target eddy-server eddy
+  .ci/check_deploy.sh build/dev/bin
 fi
 if wants tsan; then
   say "thread sanitizer: all that does not link gRPC"
