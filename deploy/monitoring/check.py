@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Proves, without a server, that the rules are well formed and do what rules_test.yaml says, that every
+"""Proves, without a server, that the rules are well formed and do what their tests say, that every
 alert is tested and has its entry in deploy/README.md, that bounds and label values which rules name
 exist, and that the files made from others are what would be made. Prints one line per fault; exit status
 1 if there is any.
@@ -21,6 +21,7 @@ PROMTOOL = ROOT / "build" / "tools" / "promtool"
 sys.path.insert(0, str(ROOT / "deploy"))
 import facts  # noqa: E402
 
+TESTS = ("rules_test.yaml", "rules_days_test.yaml")
 SEVERITIES = ("page", "ticket")
 
 
@@ -32,11 +33,11 @@ def program_faults(*line: object) -> list[str]:
 
 def alert_faults(groups: list[dict]) -> list[str]:
     """Every alert: tested to fire, written about, of a known severity."""
-    cases = yaml.safe_load((FOLDER / "rules_test.yaml").read_text())["tests"]
+    cases = [t for name in TESTS for t in yaml.safe_load((FOLDER / name).read_text())["tests"]]
     fired = {c["alertname"] for t in cases for c in t.get("alert_rule_test", []) if c["exp_alerts"]}
     entries = set(re.findall(r"^#+ (Eddy\w+)$", (ROOT / "deploy/README.md").read_text(), re.M))
     alerts = {r["alert"]: r for g in groups for r in g["rules"] if "alert" in r}
-    faults = [f"rules_test.yaml: no test in which {a} fires" for a in sorted(set(alerts) - fired)]
+    faults = [f"{' and '.join(TESTS)}: no test in which {a} fires" for a in sorted(set(alerts) - fired)]
     faults += [f"deploy/README.md: no entry for {a}" for a in sorted(set(alerts) - entries)]
     faults += [f"deploy/README.md: an entry for {e}, which is no alert" for e in sorted(entries - set(alerts))]
     faults += [f"rules.yaml: {a}: severity is not one of {SEVERITIES}" for a, r in alerts.items()
@@ -69,7 +70,7 @@ def label_faults(groups: list[dict]) -> list[str]:
 def main() -> int:
     groups = yaml.safe_load((FOLDER / "rules.yaml").read_text())["groups"]
     faults = [*program_faults(PROMTOOL, "check", "rules", "rules.yaml"),
-              *program_faults(PROMTOOL, "test", "rules", "rules_test.yaml"),
+              *program_faults(PROMTOOL, "test", "rules", *TESTS),
               *program_faults(sys.executable, "make_dashboard.py", "--check"),
               *program_faults(sys.executable, "make_prometheusrule.py", "--check"),
               *alert_faults(groups), *label_faults(groups)]

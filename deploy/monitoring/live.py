@@ -126,7 +126,8 @@ class Check:
         for rule in (r for g in groups for r in g["rules"]):
             where = f"rule {rule.get('alert') or rule['record']}"
             self.selectors(where, rule["expr"])
-            if "record" in rule and not self.numbers(where, rule["record"]):
+            labels = ", ".join(f'{k}="{v}"' for k, v in rule.get("labels", {}).items())
+            if "record" in rule and not self.numbers(where, f"{rule['record']}{{{labels}}}"):
                 self.faults.append(f"{where}: records nothing: {rule['expr']}")
         for rule in (r for g in self._prometheus.get("rules")["groups"] for r in g["rules"]):
             if rule["health"] != "ok":
