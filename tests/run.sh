@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds, and runs every test. Safe to run twice and from anywhere. With an
 # argument, only that part: checks, locks, dev, deploy; or what takes as long again and is run apart:
-# sanitizers (tsan and asan, which can be asked for by name).
+# sanitizers (tsan and asan, which can be asked for by name). EDDY_BIN: for deploy, a folder with
+# eddy-server and eddy, instead of building them.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 part=${1:-all}
@@ -45,9 +46,11 @@ fi
 if wants deploy; then
   say "containers, manifests, dashboard and alerts"
   .ci/fetch_deploy.sh
-  cmake --preset dev >/dev/null
-  cmake --build --preset dev --target eddy-server eddy
-  .ci/check_deploy.sh build/dev/bin
+  if [ -z "${EDDY_BIN:-}" ]; then
+    cmake --preset dev >/dev/null
+    cmake --build --preset dev --target eddy-server eddy
+  fi
+  .ci/check_deploy.sh "${EDDY_BIN:-build/dev/bin}"
 fi
 if wants tsan; then
   say "thread sanitizer: all that does not link gRPC"
