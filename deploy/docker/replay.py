@@ -9,7 +9,8 @@
       with them, and does not once any of them is missing;
     - the server loads a model and answers as user 65532 on a read-only root, without a shell.
 
-The plugin for GPUs is not part of it: NVIDIA's packages are not in Debian.
+Where BIN_DIR has the plugin for GPUs: that of its libraries only cuBLASLt, which the stage `cuda` adds,
+is missing. NVIDIA's packages themselves are not part of it: they are not in Debian.
 """
 from __future__ import annotations
 
@@ -157,6 +158,20 @@ def wait_for_ports(path: Path, process: subprocess.Popen) -> dict[str, int]:
     fail(f"the server did not start in the image:\n{process.stderr.read()[-3000:]}")
 
 
+def check_plugin(root: Path, plugin: Path) -> None:
+    place = root / "opt/eddy/bin" / plugin.name
+    place.unlink(missing_ok=True)
+    if not plugin.exists():
+        print("docker replay: there is no plugin for GPUs here, so its libraries were not looked at")
+        return
+    shutil.copy(plugin, place)
+    ldd = chroot(root, "/usr/bin/ldd", f"/opt/eddy/bin/{plugin.name}")
+    missing = re.findall(r"(\S+) => not found", ldd.stdout)
+    if missing != ["libcublasLt.so.13"]:
+        fail(f"{plugin.name}: libraries that the stage runtime does not have: {missing}")
+    print(f"docker replay: {plugin.name} lacks cuBLASLt alone, which the stage cuda adds")
+
+
 # As an engine would: a root that cannot be written, /proc, and a folder of the host's at /tmp.
 CONTAINER = """
 mount --bind "$1" "$1" && mount -o remount,bind,ro "$1" "$1" &&
@@ -205,6 +220,7 @@ def main() -> int:
     shutil.copy(bin_dir / "eddy-server", root / INSIDE.lstrip("/"))
     shutil.copytree(model, root / "model", dirs_exist_ok=True)
     check_packages(root, bin_dir / "eddy-server")
+    check_plugin(root, bin_dir / "libeddy_cuda.so")
     check_serving(root, bin_dir / "eddy")
     return 0
 
