@@ -14,6 +14,7 @@ as_root=()
 status=0
 $python deploy/docker/check.py || status=1
 $python deploy/k8s/check.py || status=1
+deploy/k8s/live.py "$bin" $model || status=1
 $python deploy/monitoring/check.py || status=1
 "${as_root[@]}" $python deploy/docker/replay.py "$bin" $model || status=1
 $python deploy/monitoring/live.py "$bin" $model || status=1

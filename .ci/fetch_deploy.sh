@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Puts into build/tools what the checks of deploy/ need: prometheus and promtool out of Debian's package
+# Puts into build/ what the checks of deploy/ need: prometheus and promtool out of Debian's package
 # (installing it would start a service), a Python environment with kubectl and the schemas of Kubernetes,
-# and a Debian root with the packages of the container image. Quiet and fast when all is there; needs
-# root, for debootstrap, and the network else.
+# one with gRPC's client, and a Debian root with the packages of the container image. Quiet and fast when
+# all is there; else needs the network, and root for debootstrap.
 set -euo pipefail
 exec >&2
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -24,6 +24,8 @@ if [ "$(cat "$tools/deploy/wanted" 2>/dev/null)" != "$wanted" ]; then
   "$tools/deploy/bin/pip" install --quiet --disable-pip-version-check -r .ci/deploy_requirements.txt
   echo "$wanted" >"$tools/deploy/wanted"
 fi
+
+deploy/k8s/live.py --install
 
 as_root=()
 [ "$(id -u)" -eq 0 ] || as_root=(sudo)
