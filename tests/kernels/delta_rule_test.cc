@@ -219,8 +219,8 @@ DeltaRuleShape RandomShape(std::mt19937& random) {
           .value_dim = draw(1, 150)};
 }
 
-// 200 steps may each add the rounding of a sum of 70 numbers, 2^-24 times its root: 1e-4 at worst. A
-// thousand problems showed 1.6e-5.
+// 200 steps may each add the rounding of a sum of 70 numbers, 2^-24 times its root: 1e-4 at worst.
+// A thousand problems showed 1.6e-5.
 constexpr double kTolerance = 3e-5;
 
 TEST(DeltaRule, BothFormsEqualTheRecurrenceForRandomShapes) {

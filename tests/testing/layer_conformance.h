@@ -51,11 +51,14 @@ struct LayerCase {
 
 // Plausible weights of all that the layer asks for. `type` as in LayerCase.
 Weights RandomWeights(const LayerSpec& spec, uint32_t seed, const LayerType* type = nullptr);
+// To the nearest value that bfloat16 has, the even one of two; finite numbers only.
+float RoundToBF16(float value);
 std::vector<float> RandomRows(int64_t rows, int64_t d_model, uint32_t seed);
 
-// A layer with its weights, and a pool of records in which consecutive slots lie `gap` bytes
-// further apart than they must; likewise the pages of a layer that attends, of which each slot has
-// enough for kMaxPositions. Everything outside the fields holds canaries.
+// A layer with its weights, rounded where the device holds them as bfloat16, and a pool of records
+// in which consecutive slots lie `gap` bytes further apart than they must; likewise the pages of a
+// layer that attends, of which each slot has enough for kMaxPositions. Everything outside the
+// fields holds canaries.
 class LayerRig {
  public:
   static constexpr int64_t kMaxPositions = 256;
@@ -114,9 +117,8 @@ class LayerRig {
   std::vector<int64_t> kv_offsets_;       // in a page
   std::map<int32_t, int64_t> positions_;  // of each slot
   std::vector<std::byte> fresh_;          // a record with the initial state
-  std::vector<Buffer> weight_buffers_;
   std::vector<TensorView> weights_;
-  Buffer pool_, page_pool_, scratch_, x_, arrays_, readout_buffer_;
+  Buffer weight_buffer_, pool_, page_pool_, scratch_, x_, arrays_, readout_buffer_;
   bool asks_ = false;
   std::map<Readout, std::vector<float>> readouts_;
   std::unique_ptr<Layer> layer_;

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <cstring>
 #include <random>
 
@@ -19,7 +20,17 @@ const LayerType& TypeOf(const LayerSpec& spec, const LayerType* type) {
   return *type;
 }
 
+int64_t Aligned(int64_t bytes) {
+  return (bytes + StateLayout::kAlign - 1) / StateLayout::kAlign * StateLayout::kAlign;
+}
+
 int64_t Elements(const Field& field) { return FieldBytes(field) / SizeOf(field.dtype); }
+
+void Finish(Device& device) {
+  const std::optional<std::string> error = device.Finish();
+  if (error) std::fprintf(stderr, "%s\n", error->c_str());
+  EDDY_CHECK(!error.has_value());
+}
 
 LayerNeeds NeedsOn(const Device& device, const LayerType& type, const LayerSpec& spec) {
   LayerNeeds needs = type.needs(spec, device.traits());
@@ -31,7 +42,27 @@ bool EndsWith(const std::string& name, const std::string& end) {
   return name.size() >= end.size() && name.compare(name.size() - end.size(), end.size(), end) == 0;
 }
 
+uint16_t BF16Bits(float value) {
+  uint32_t bits = 0;
+  std::memcpy(&bits, &value, sizeof(bits));
+  return static_cast<uint16_t>((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
+}
+
+void UploadWeight(Device& device, void* to, DType dtype, const std::vector<float>& values) {
+  if (dtype == DType::kF32) return device.Upload(to, std::as_bytes(std::span(values)));
+  EDDY_CHECK(dtype == DType::kBF16);
+  std::vector<uint16_t> rounded;
+  for (float value : values) rounded.push_back(BF16Bits(value));
+  device.Upload(to, std::as_bytes(std::span(rounded)));
+}
+
 }  // namespace
+
+float RoundToBF16(float value) {
+  const uint32_t bits = uint32_t{BF16Bits(value)} << 16;
+  std::memcpy(&value, &bits, sizeof(value));
+  return value;
+}
 
 Weights RandomWeights(const LayerSpec& spec, uint32_t seed, const LayerType* type) {
   std::mt19937 random(seed);
@@ -69,13 +100,18 @@ LayerRig::LayerRig(Device& device, const LayerSpec& spec, const Weights& weights
       stride_(needs_.state.empty() ? 0 : layout_.record_bytes() + gap),
       page_stride_(gap),
       fresh_(static_cast<size_t>(layout_.record_bytes())) {
+  // Placed as the engine places them, so that what a layer makes of neighbours is the same in each
+  // rig.
+  int64_t bytes = 0;
+  for (const Field& field : needs_.weights) bytes += Aligned(FieldBytes(field));
+  weight_buffer_ = device.Allocate(bytes);
+  auto* at = static_cast<std::byte*>(weight_buffer_.data());
   for (const Field& field : needs_.weights) {
-    EDDY_CHECK(field.dtype == DType::kF32);
     const std::vector<float>& values = weights.at(field.name);
     EDDY_CHECK(static_cast<int64_t>(values.size()) == Elements(field));
-    weight_buffers_.push_back(device.Allocate(FieldBytes(field)));
-    device.Upload(weight_buffers_.back().data(), std::as_bytes(std::span(values)));
-    weights_.push_back({.data = weight_buffers_.back().data(), .shape = field.shape});
+    UploadWeight(device, at, field.dtype, values);
+    weights_.push_back({.data = at, .dtype = field.dtype, .shape = field.shape});
+    at += Aligned(FieldBytes(field));
   }
   pool_ = device.Allocate(std::max<int64_t>(stride_ * (slots + 1), 1));
   EDDY_CHECK(static_cast<bool>(pool_));
@@ -205,7 +241,7 @@ std::vector<float> LayerRig::Run(const std::vector<Feed>& feeds) {
   if (!told.empty()) {
     device_.Download(std::as_writable_bytes(std::span(told)), readout_buffer_.data());
   }
-  EDDY_CHECK(!device_.Finish().has_value());
+  Finish(device_);
   for (size_t i = 0; i * rows < told.size(); ++i) {
     const auto begin = told.begin() + static_cast<std::ptrdiff_t>(i * rows);
     readouts_[needs_.readouts[i]].assign(begin, begin + step.rows);
@@ -240,7 +276,7 @@ std::vector<std::byte> LayerRig::Record(int32_t slot) {
     device_.Download(std::span(record).subspan(at, bytes), token);
     at += bytes;
   });
-  EDDY_CHECK(!device_.Finish().has_value());
+  Finish(device_);
   return record;
 }
 
@@ -272,7 +308,7 @@ std::vector<std::byte> LayerRig::Record0AndGaps(int32_t slots) {
     device_.Download(part, PageAt(page) + from);
     bytes.insert(bytes.end(), part.begin(), part.end());
   }
-  EDDY_CHECK(!device_.Finish().has_value());
+  Finish(device_);
   return bytes;
 }
 
