@@ -148,40 +148,16 @@ std::optional<std::string> Conflict(const LayerSpec& spec) {
   return DecayConflict(spec, o);
 }
 
-void AddDecayWeights(const DeltaOptions& o, DType matrix, std::vector<Field>& weights) {
+void AddDecayVectors(const DeltaOptions& o, std::vector<Field>& weights) {
   const int64_t value_heads = o.shape.value_heads;
-  if (o.decay == DeltaOptions::Decay::kHead) {
-    weights.push_back(
-        {.name = "decay.weight", .dtype = matrix, .shape = {value_heads, o.d_model, 1, 1}});
-    weights.push_back({.name = "decay_rate_log", .shape = {value_heads, 1, 1, 1}});
-    weights.push_back({.name = "decay_bias", .shape = {value_heads, 1, 1, 1}});
-  }
-  if (o.decay == DeltaOptions::Decay::kChannel) {
-    const int64_t channels = value_heads * o.shape.key_dim;
-    weights.push_back(
-        {.name = "decay_down.weight", .dtype = matrix, .shape = {o.decay_rank, o.d_model, 1, 1}});
-    weights.push_back(
-        {.name = "decay_up.weight", .dtype = matrix, .shape = {channels, o.decay_rank, 1, 1}});
-    weights.push_back({.name = "decay_rate_log", .shape = {value_heads, 1, 1, 1}});
-    weights.push_back({.name = "decay_bias", .shape = {channels, 1, 1, 1}});
-  }
+  if (o.decay != DeltaOptions::Decay::kHead && o.decay != DeltaOptions::Decay::kChannel) return;
+  const bool channel = o.decay == DeltaOptions::Decay::kChannel;
+  weights.push_back({.name = "decay_rate_log", .shape = {value_heads, 1, 1, 1}});
+  weights.push_back({.name = "decay_bias",
+                     .shape = {channel ? value_heads * o.shape.key_dim : value_heads, 1, 1, 1}});
 }
 
-void AddGateWeights(const DeltaOptions& o, DType matrix, std::vector<Field>& weights) {
-  if (o.gate == DeltaOptions::Gate::kNone) return;
-  if (o.gate_rank == 0) {
-    weights.push_back(
-        {.name = "gate.weight", .dtype = matrix, .shape = {o.v_width(), o.d_model, 1, 1}});
-    return;
-  }
-  weights.push_back(
-      {.name = "gate_down.weight", .dtype = matrix, .shape = {o.gate_rank, o.d_model, 1, 1}});
-  weights.push_back(
-      {.name = "gate_up.weight", .dtype = matrix, .shape = {o.v_width(), o.gate_rank, 1, 1}});
-  weights.push_back({.name = "gate_up.bias", .shape = {o.v_width(), 1, 1, 1}});
-}
-
-void AddScaleWeights(const DeltaOptions& o, DType matrix, std::vector<Field>& weights) {
+void AddScaleVectors(const DeltaOptions& o, std::vector<Field>& weights) {
   const int64_t value_heads = o.shape.value_heads;
   // Always float: it becomes a part of the state.
   weights.push_back({.name = "scale_init", .shape = {value_heads, o.shape.key_dim, 1, 1}});
@@ -189,10 +165,30 @@ void AddScaleWeights(const DeltaOptions& o, DType matrix, std::vector<Field>& we
     weights.push_back({.name = "retention_logit", .shape = {value_heads, 1, 1, 1}});
   }
   if (o.scale->retention == DeltaOptions::Retention::kData) {
-    weights.push_back(
-        {.name = "retention.weight", .dtype = matrix, .shape = {value_heads, o.d_model, 1, 1}});
     weights.push_back({.name = "retention.bias", .shape = {value_heads, 1, 1, 1}});
   }
+}
+
+// All that is multiplied with the normed row, [*, D]. Weights are laid down in the order in which
+// they are declared, so these lie side by side and one product can read several of them. Those with
+// a second matrix behind them come last: their results have another type.
+void AddInputMatrices(const DeltaOptions& o, DType matrix, std::vector<Field>& weights) {
+  const auto add = [&](const char* name, int64_t out) {
+    weights.push_back({.name = name, .dtype = matrix, .shape = {out, o.d_model, 1, 1}});
+  };
+  const int64_t value_heads = o.shape.value_heads;
+  const bool gates = o.gate != DeltaOptions::Gate::kNone;
+  add("q.weight", o.q_width());
+  add("k.weight", o.q_width());
+  add("v.weight", o.v_width());
+  if (gates && o.gate_rank == 0) add("gate.weight", o.v_width());
+  if (o.has_step_logits()) add("step.weight", value_heads);
+  if (o.decay == DeltaOptions::Decay::kHead) add("decay.weight", value_heads);
+  if (o.scale && o.scale->retention == DeltaOptions::Retention::kData) {
+    add("retention.weight", value_heads);
+  }
+  if (gates && o.gate_rank > 0) add("gate_down.weight", o.gate_rank);
+  if (o.decay == DeltaOptions::Decay::kChannel) add("decay_down.weight", o.decay_rank);
 }
 
 DeltaOptions::Scale ReadScale(const LayerSpec& spec) {
@@ -212,36 +208,37 @@ DeltaOptions::Scale ReadScale(const LayerSpec& spec) {
 
 std::vector<Field> Weights(const DeltaOptions& o, DType matrix) {
   const int64_t d_model = o.d_model, q = o.q_width(), v = o.v_width(), width = o.conv_width;
-  const DeltaRuleShape& shape = o.shape;
-  std::vector<Field> weights = {
-      {.name = "norm.weight", .shape = {d_model, 1, 1, 1}},
-      {.name = "q.weight", .dtype = matrix, .shape = {q, d_model, 1, 1}},
-      {.name = "k.weight", .dtype = matrix, .shape = {q, d_model, 1, 1}},
-      {.name = "v.weight", .dtype = matrix, .shape = {v, d_model, 1, 1}},
+  const int64_t value_heads = o.shape.value_heads;
+  std::vector<Field> weights = {{.name = "norm.weight", .shape = {d_model, 1, 1, 1}}};
+  AddInputMatrices(o, matrix, weights);
+  const auto add_matrix = [&](const char* name, int64_t out, int64_t in) {
+    weights.push_back({.name = name, .dtype = matrix, .shape = {out, in, 1, 1}});
   };
+  if (o.gate_rank > 0) {
+    add_matrix("gate_up.weight", v, o.gate_rank);
+    weights.push_back({.name = "gate_up.bias", .shape = {v, 1, 1, 1}});
+  }
+  if (o.decay == DeltaOptions::Decay::kChannel) {
+    add_matrix("decay_up.weight", value_heads * o.shape.key_dim, o.decay_rank);
+  }
   if (width > 0) {
-    weights.push_back({.name = "q_conv.weight", .dtype = matrix, .shape = {q, width, 1, 1}});
-    weights.push_back({.name = "k_conv.weight", .dtype = matrix, .shape = {q, width, 1, 1}});
-    weights.push_back({.name = "v_conv.weight", .dtype = matrix, .shape = {v, width, 1, 1}});
+    add_matrix("q_conv.weight", q, width);
+    add_matrix("k_conv.weight", q, width);
+    add_matrix("v_conv.weight", v, width);
   }
-  if (o.has_step_logits()) {
-    weights.push_back(
-        {.name = "step.weight", .dtype = matrix, .shape = {shape.value_heads, d_model, 1, 1}});
-  }
-  if (o.step_bias) weights.push_back({.name = "step.bias", .shape = {shape.value_heads, 1, 1, 1}});
+  if (o.step_bias) weights.push_back({.name = "step.bias", .shape = {value_heads, 1, 1, 1}});
   if (o.step == DeltaOptions::StepSize::kKaczmarzLearned) {
-    weights.push_back({.name = "step_scale_raw", .shape = {shape.value_heads, 1, 1, 1}});
+    weights.push_back({.name = "step_scale_raw", .shape = {value_heads, 1, 1, 1}});
   }
-  AddDecayWeights(o, matrix, weights);
-  AddGateWeights(o, matrix, weights);
-  weights.push_back({.name = "out_norm.weight", .shape = {shape.value_dim, 1, 1, 1}});
-  weights.push_back({.name = "out.weight", .dtype = matrix, .shape = {d_model, v, 1, 1}});
+  AddDecayVectors(o, weights);
+  weights.push_back({.name = "out_norm.weight", .shape = {o.shape.value_dim, 1, 1, 1}});
+  add_matrix("out.weight", d_model, v);
   if (o.learned_state) {
     // Always float: it becomes a part of the state.
     weights.push_back(
-        {.name = "state_init", .shape = {shape.value_heads, shape.key_dim, shape.value_dim, 1}});
+        {.name = "state_init", .shape = {value_heads, o.shape.key_dim, o.shape.value_dim, 1}});
   }
-  if (o.scale) AddScaleWeights(o, matrix, weights);
+  if (o.scale) AddScaleVectors(o, weights);
   return weights;
 }
 
@@ -288,6 +285,9 @@ LayerNeeds DeltaNeeds(const LayerSpec& spec, const DeviceTraits& traits) {
   if (o.scale) {
     needs.state.push_back(
         {.name = "scale", .shape = {value_heads, key_dim, 1, 1}, .initial_weight = "scale_init"});
+  }
+  for (Field& field : DeltaRingFields(o.shape, o.rule_decay(), traits.pending_updates)) {
+    needs.state.push_back(std::move(field));
   }
   needs.readouts = {Readout::kResidual, Readout::kContraction, Readout::kDecay};
   const auto float_bytes = static_cast<int64_t>(sizeof(float));

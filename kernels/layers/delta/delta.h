@@ -86,6 +86,8 @@
 // conv_q, conv_k            [W - 1, H K]       last inputs of the convolutions, oldest first
 // conv_v                    [W - 1, HV V]
 // scale                     [HV, K]            d, with a scale
+// ring_*                                       writes that a device has put off, see
+//                                              kernels/rules/delta_rule/delta_ring.h
 //
 // Read-outs: those of delta layers in kernels/readout.h.
 #pragma once
@@ -96,6 +98,7 @@
 #include <string>
 
 #include "kernels/layer.h"
+#include "kernels/rules/delta_rule/delta_ring.h"
 #include "kernels/rules/delta_rule/delta_rule.h"
 #include "kernels/rules/osdn_scale/osdn_scale.h"
 
@@ -141,6 +144,11 @@ struct DeltaOptions {
   // Whether the step divides by |k|^2.
   bool uses_key_length() const { return step != StepSize::kOne && step != StepSize::kSigmoid; }
   bool uses_step_eps() const { return uses_key_length() && step != StepSize::kLonghorn; }
+  // The decay as the rule sees it.
+  DeltaDecay rule_decay() const {
+    if (decay == Decay::kNone) return DeltaDecay::kNone;
+    return decay == Decay::kChannel ? DeltaDecay::kChannel : DeltaDecay::kHead;
+  }
   int64_t q_width() const { return shape.heads * shape.key_dim; }          // H K
   int64_t v_width() const { return shape.value_heads * shape.value_dim; }  // HV V
 };
