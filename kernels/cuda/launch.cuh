@@ -1,0 +1,50 @@
+// Programmatic dependent launch: a kernel that was launched with it may start before the one ahead
+// of it on the stream has finished, and load weights while that one runs.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+
+namespace eddy {
+
+// Waits until all that stands ahead on the stream is done and visible. What a kernel launched by
+// LaunchDependent does before must not depend on that: it may read weights, and write nothing.
+__device__ inline void WaitForPrevious() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;\n" ::: "memory");
+#endif
+}
+
+// Lets the next kernel, if launched by LaunchDependent, start as soon as every block of this one
+// has called it or ended. Any kernel may call it, at its very start too.
+__device__ inline void AllowNext() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;\n" ::: "memory");
+#endif
+}
+
+struct LaunchShape {
+  dim3 grid = {1, 1, 1};
+  unsigned threads = 1;
+  size_t shared_bytes = 0;
+};
+
+// Launches a kernel that calls WaitForPrevious in every thread. Errors stay in cudaGetLastError.
+template <typename Kernel, typename Args>
+void LaunchDependent(cudaStream_t stream, const LaunchShape& shape, Kernel kernel,
+                     const Args& args) {
+  cudaLaunchAttribute early = {};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = shape.grid;
+  config.blockDim = dim3(shape.threads, 1, 1);
+  config.dynamicSmemBytes = shape.shared_bytes;
+  config.stream = stream;
+  config.attrs = &early;
+  config.numAttrs = 1;
+  static_cast<void>(cudaLaunchKernelEx(&config, kernel, args));
+}
+
+}  // namespace eddy
