@@ -1,0 +1,35 @@
+// CUDA twin of DecayScanCpu: formulas and heads in decay_scan.h. What layers scale keys, values and
+// queries with is applied on the way:
+//   S <- diag(a) S + k (write v)',   o = query_scale S'q
+// Engine thread; enqueues on step.stream.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/rules/decay_scan/decay_scan.h"
+#include "kernels/step.h"
+#include "kernels/tensor.h"
+
+namespace eddy {
+
+struct DecayScanCudaArgs {
+  DecayScanShape shape = {};  // key_dim <= 1024
+  // Rows lie `*_stride` elements apart.
+  const float* q = nullptr;  // [rows, query_heads, K]
+  const float* k = nullptr;  // [rows, key_heads, K]
+  const float* v = nullptr;  // [rows, states, V]; null: ones
+  int64_t query_stride = 0, key_stride = 0, value_stride = 0;
+  float query_scale = 1;
+  const float* write = nullptr;  // [rows, states], dense; null: ones
+  const float* decay = nullptr;  // factors e^g, dense: [rows, states], or [rows, states, K]
+  bool channel_decay = false;    // the latter
+  FieldView state = {};          // [states, K, V] fp32
+  float* out = nullptr;          // [rows, states * reads, V], dense
+};
+
+// Decoding sequences read and write their state once (again for every four reads behind the first
+// four). Of other sequences the state stays in registers while the tokens go by, one after another.
+// Rows of kNoSlot become zeros.
+void DecayScanCuda(const Step& step, const DecayScanCudaArgs& args);
+
+}  // namespace eddy
