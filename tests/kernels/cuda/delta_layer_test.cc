@@ -1,0 +1,383 @@
+// Proves that layer "delta" on the GPU is the twin of its CPU version, in random options and shapes
+// and with random company: several sequences are fed on both devices in the same steps, of decoding
+// and other rows and padding mixed; outputs and flushed records must agree. With float weights as
+// closely as float rounding lets two orders of summation; with bfloat16 within a bound derived
+// below. And that a decoding row has the same bits whatever its company is.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/cuda/device_cuda.h"
+#include "kernels/layers/delta/delta.h"
+#include "tests/kernels/delta_reference.h"
+#include "tests/testing/layer_conformance.h"
+
+namespace eddy {
+namespace {
+
+using testing::DeltaTestSpec;
+using testing::LayerRig;
+using testing::Params;
+using testing::Weights;
+using Feed = LayerRig::Feed;
+using Random = std::mt19937;
+
+constexpr int kSequences = 5, kRows = 100;
+
+class DeltaLayerOnCuda : public ::testing::TestWithParam<DType> {
+ protected:
+  void SetUp() override {
+    std::string why_not;
+    cuda_ = MakeCudaDevice({.matrices = GetParam()}, &why_not);
+    if (cuda_ == nullptr) GTEST_SKIP() << why_not;
+    cpu_ = OpenCpuDevice({.threads = 1});
+  }
+  std::unique_ptr<Device> cuda_, cpu_;
+};
+
+// Weights that the type of matrices can hold.
+Weights WeightsFor(const LayerSpec& spec, DType matrices, uint32_t seed) {
+  Weights weights = testing::RandomWeights(spec, seed);
+  for (const Field& field : DeltaNeeds(spec, {.matrices = matrices}).weights) {
+    if (field.dtype != DType::kBF16) continue;
+    for (float& value : weights[field.name]) value = testing::RoundToBF16(value);
+  }
+  return weights;
+}
+
+template <typename T>
+T Draw(Random& random, const std::vector<T>& from) {
+  return from[std::uniform_int_distribution<size_t>(0, from.size() - 1)(random)];
+}
+bool Toss(Random& random) { return random() % 2 == 0; }
+uint32_t Seed(Random& random) { return static_cast<uint32_t>(random()); }
+
+void Change(Params& params, const Params& changes) {
+  params.insert(params.end(), changes.begin(), changes.end());
+}
+
+void AddScale(Random& random, Params& params) {
+  const std::string retention = Draw<std::string>(random, {"none", "constant", "learned", "data"});
+  Change(params, {{"scale.gradient", Draw<std::string>(random, {"beta_aware", "beta_unaware"})},
+                  {"scale.eta", 0.5},
+                  {"scale.normalise", Toss(random)},
+                  {"scale.retention", retention},
+                  {"key_norm", "l2"}});
+  if (retention == "constant") Change(params, {{"scale.gamma", 0.9}});
+  if (Toss(random)) Change(params, {{"scale.clip_min", 2.0 / 3}, {"scale.clip_max", 1.5}});
+}
+
+// Step, norms, activation and scale.
+Params RandomStep(Random& random) {
+  const std::string step =
+      Draw<std::string>(random, {"sigmoid", "sigmoid", "sigmoid", "one", "kaczmarz",
+                                 "kaczmarz_full", "kaczmarz_learned", "longhorn"});
+  Params params = {{"step", step}};
+  if (step.rfind("kaczmarz", 0) == 0) Change(params, {{"step_eps", 1e-6}});
+  if (step != "one" && step != "kaczmarz_full") Change(params, {{"step_bias", Toss(random)}});
+  if (step != "one" && step != "sigmoid") {
+    Change(params, {{"key_norm", "none"},
+                    {"query_norm", Draw<std::string>(random, {"l2", "none"})},
+                    {"qk_activation", Draw<std::string>(random, {"silu", "relu", "identity"})}});
+    return params;
+  }
+  // A sum of keys of both signs can be near zero, which no rounding survives.
+  if (Toss(random)) {
+    Change(params, {{"qk_activation", "elu"},
+                    {"query_norm", Draw<std::string>(random, {"l2", "sum"})},
+                    {"key_norm", Draw<std::string>(random, {"l2", "sum"})}});
+  }
+  if (step == "sigmoid" && Toss(random)) AddScale(random, params);
+  return params;
+}
+
+Params RandomGates(Random& random, bool has_step_logits) {
+  Params params;
+  const std::string decay = Draw<std::string>(random, {"none", "head", "channel", "tied"});
+  if (decay != "tied" || has_step_logits) Change(params, {{"decay", decay}});
+  if (decay == "channel") {
+    Change(params, {{"decay_rank", Draw<int64_t>(random, {5, 16})}});
+    if (Toss(random)) Change(params, {{"decay_bound", -5.0}});
+  }
+  const std::string gate = Draw<std::string>(random, {"none", "silu", "sigmoid"});
+  Change(params, {{"gate", gate}});
+  if (gate != "none") Change(params, {{"gate_rank", Draw<int64_t>(random, {0, 3, 8})}});
+  return params;
+}
+
+// Not with one key channel: a norm, and a step over |k|^2, then leave little but a sign, which is
+// not continuous at 0. The laws have a family for it.
+LayerSpec RandomSpec(Random& random) {
+  const int64_t heads = Draw<int64_t>(random, {1, 2, 3});
+  Params params = RandomStep(random);
+  Change(params, RandomGates(random, DeltaOptions(DeltaTestSpec(params)).has_step_logits()));
+  Change(params, {{"heads", heads},
+                  {"value_heads", heads * Draw<int64_t>(random, {1, 2, 4})},
+                  {"key_dim", Draw<int64_t>(random, {7, 32, 33, 64, 64, 128, 128, 256})},
+                  {"value_dim", Draw<int64_t>(random, {5, 16, 64, 128, 128, 130, 256, 512})},
+                  {"conv_width", Draw<int64_t>(random, {0, 2, 3, 4, 4, 8})},
+                  {"initial_state", Draw<std::string>(random, {"zero", "learned"})}});
+  LayerSpec spec = DeltaTestSpec(params);
+  spec.d_model = Draw<int64_t>(random, {24, 64, 128});
+  return spec;
+}
+
+std::string NameOf(const LayerSpec& spec) {
+  std::string name = "d_model " + std::to_string(spec.d_model);
+  for (const auto& [param, value] : spec.params) {
+    std::string text;
+    if (const auto* word = std::get_if<std::string>(&value)) text = *word;
+    if (const auto* number = std::get_if<int64_t>(&value)) text = std::to_string(*number);
+    if (const auto* flag = std::get_if<bool>(&value)) text = *flag ? "true" : "false";
+    if (const auto* real = std::get_if<double>(&value)) text = std::to_string(*real);
+    if (!text.empty()) name += ", " + param + " " + text;
+  }
+  return name;
+}
+
+// Feeds of one step, and the sequences they are of; -1 for padding.
+struct Plan {
+  std::vector<Feed> feeds = {};
+  std::vector<int> sequences = {};
+};
+
+// Steps of random sizes and company that feed each sequence its rows.
+class Plans {
+ public:
+  Plans(int64_t d_model, uint32_t seed)
+      : d_model_(d_model), random_(seed), done_(kSequences, 0), padding_(4 * d_model, 0.5f) {
+    for (uint32_t i = 0; i < kSequences; ++i) {
+      rows_.push_back(testing::RandomRows(kRows, d_model, seed + 1 + i));
+    }
+  }
+  // False when all rows have been fed.
+  bool Next(Plan* plan) {
+    *plan = {};
+    if (done_ == std::vector<int>(kSequences, kRows)) return false;
+    std::vector<std::pair<size_t, int>> many;
+    for (size_t i = 0; i < kSequences; ++i) {
+      const int left = kRows - done_[i];
+      if (left == 0 || Draw<int>(random_, {0, 1, 2}) == 0) continue;
+      const int count = std::min(left, Draw<int>(random_, {1, 1, 1, 2, 3, 5, 16, 17, 64, 65}));
+      // A single row may stand among the others too.
+      if (count == 1 && Draw<int>(random_, {0, 1, 2, 3}) > 0) {
+        Pad(plan, 1);
+        Add(plan, i, 1);
+      } else {
+        many.emplace_back(i, count);
+      }
+    }
+    for (const auto& [i, count] : many) {
+      Pad(plan, Draw<int>(random_, {1, 4}));
+      Add(plan, i, count);
+    }
+    return true;
+  }
+  // Sequence i lives in this slot.
+  static int32_t SlotOf(size_t i) { return static_cast<int32_t>(1 + (i * 3 + 1) % kSequences); }
+
+ private:
+  void Add(Plan* plan, size_t i, int count) {
+    const auto begin = rows_[i].begin() + done_[i] * d_model_;
+    plan->feeds.push_back({.slot = SlotOf(i), .x = {begin, begin + count * d_model_}});
+    plan->sequences.push_back(static_cast<int>(i));
+    done_[i] += count;
+  }
+  void Pad(Plan* plan, int count) {
+    if (Draw<int>(random_, {0, 1, 2, 3}) != 0) return;
+    const auto begin = padding_.begin();
+    plan->feeds.push_back({.slot = kNoSlot, .x = {begin, begin + count * d_model_}});
+    plan->sequences.push_back(-1);
+  }
+
+  const int64_t d_model_;
+  Random random_;
+  std::vector<int> done_;
+  std::vector<float> padding_;
+  std::vector<std::vector<float>> rows_;  // [sequence][rows, d_model]
+};
+
+// Sums for a relative L2 distance.
+struct Distance {
+  double off = 0, size = 0, count = 0;
+  void Add(double got, double want) {
+    off += (got - want) * (got - want);
+    size += want * want;
+    ++count;
+  }
+  double beside_one() const { return std::sqrt(off / std::max(size, count)); }
+  double value() const { return std::sqrt(off / std::max(size, 1e-20)); }
+};
+
+// Of the layer's contribution and of records, in L2, relative.
+//
+// Float: both sides round each sum by 6e-8 times the root of its length (at most 512), and the
+// recurrence of 100 rows adds them up: 6e-8 * 22 * 10 = 1.3e-5.
+//
+// Bfloat16: a rounding is off by at most u = 2^-9, by u / sqrt(3) in the mean. On the way of a row
+// stand about eight of them: normed x; q, k, v and z as projected; q, k and v again as the rule
+// takes them; scores, writes and copies of the state in the chunk form; o; the input of the output
+// product; low ranks. They are independent, so sqrt(8) u / sqrt(3), and norms and gates magnify
+// them by at most 4: 4 * sqrt(8 / 3) * u = 1.3e-2.
+double ToleranceOf(DType matrices) { return matrices == DType::kBF16 ? 1.3e-2 : 1.3e-5; }
+
+struct Twins {
+  LayerRig& cuda;
+  LayerRig& cpu;
+};
+
+// The greatest distance found.
+double ExpectTwins(const Twins& twins, const LayerSpec& spec, uint32_t seed, double tolerance) {
+  Plans plans(spec.d_model, seed);
+  for (size_t i = 0; i < kSequences; ++i) {
+    twins.cuda.Fill(Plans::SlotOf(i));
+    twins.cpu.Fill(Plans::SlotOf(i));
+  }
+  Distance out;
+  for (Plan plan; plans.Next(&plan);) {
+    if (plan.feeds.empty()) continue;
+    const std::vector<float> got = twins.cuda.Run(plan.feeds), want = twins.cpu.Run(plan.feeds);
+    size_t at = 0, padding_written = 0;
+    for (size_t f = 0; f < plan.feeds.size(); ++f) {
+      for (float x : plan.feeds[f].x) {
+        if (plan.sequences[f] >= 0) {
+          out.Add(double{got[at]} - double{x}, double{want[at]} - double{x});
+        } else if (got[at] != x) {
+          ++padding_written;
+        }
+        ++at;
+      }
+    }
+    EXPECT_EQ(padding_written, 0u) << "padding contributes";
+  }
+  EXPECT_LE(out.value(), tolerance) << "outputs";
+  double worst = out.value();
+  for (const Field& field : DeltaNeeds(spec, {}).state) {
+    Distance state;
+    for (size_t i = 0; i < kSequences; ++i) {
+      const std::vector<float> got = twins.cuda.StateField(Plans::SlotOf(i), field.name);
+      const std::vector<float> want = twins.cpu.StateField(Plans::SlotOf(i), field.name);
+      for (size_t e = 0; e < got.size(); ++e) state.Add(double{got[e]}, double{want[e]});
+    }
+    EXPECT_LE(state.value(), tolerance) << field.name;
+    worst = std::max(worst, state.value());
+  }
+  return worst;
+}
+
+TEST_P(DeltaLayerOnCuda, IsTheTwinOfTheCpuVersion) {
+  const uint32_t seed = testing::TestSeed();
+  Random random(seed);
+  double worst = 0;
+  for (uint32_t i = 0; i < 48; ++i) {
+    const LayerSpec spec = RandomSpec(random);
+    SCOPED_TRACE("case " + std::to_string(i) + ": " + NameOf(spec));
+    ASSERT_EQ(DeltaType().conflict(spec), std::nullopt);
+    const Weights weights = WeightsFor(spec, GetParam(), seed + i);
+    LayerRig cuda(*cuda_, spec, weights, kSequences, 256);
+    LayerRig cpu(*cpu_, spec, weights, kSequences);
+    worst = std::max(
+        worst, ExpectTwins({.cuda = cuda, .cpu = cpu}, spec, seed + i, ToleranceOf(GetParam())));
+  }
+  std::printf("greatest distance %.2g of %.2g\n", worst, ToleranceOf(GetParam()));
+}
+
+TEST_P(DeltaLayerOnCuda, GivesADecodingRowTheSameBitsInAnyCompany) {
+  constexpr int32_t kMine = 15, kReader = 14;
+  const uint32_t seed = testing::TestSeed();
+  Random random(seed);
+  for (uint32_t i = 0; i < 8; ++i) {
+    const LayerSpec spec = RandomSpec(random);
+    SCOPED_TRACE("case " + std::to_string(i) + ": " + NameOf(spec));
+    const Weights weights = WeightsFor(spec, GetParam(), seed + i);
+    LayerRig alone(*cuda_, spec, weights, 1), company(*cuda_, spec, weights, kMine, 512);
+    alone.Fill(1);
+    for (int32_t slot = 1; slot <= kMine; ++slot) company.Fill(slot);
+    for (int row = 0; row < 40; ++row) {
+      const std::vector<float> x = testing::RandomRows(1, spec.d_model, seed + 1000 * i + row);
+      const auto expected = alone.Run({{.slot = 1, .x = x}});
+      // Before it and behind it others decode, and behind these one may read a prompt.
+      const int before = Draw<int>(random, {0, 1, 6}), behind = Draw<int>(random, {0, 1, 6});
+      std::vector<Feed> feeds;
+      for (int other = 0; other <= before + behind; ++other) {
+        if (other == before) {
+          feeds.push_back({.slot = kMine, .x = x});
+        } else {
+          feeds.push_back(
+              {.slot = 1 + other, .x = testing::RandomRows(1, spec.d_model, Seed(random))});
+        }
+      }
+      if (Toss(random)) {
+        feeds.push_back(
+            {.slot = kReader, .x = testing::RandomRows(20, spec.d_model, Seed(random))});
+      }
+      const auto out = company.Run(feeds);
+      ASSERT_EQ(std::memcmp(out.data() + before * spec.d_model, expected.data(),
+                            expected.size() * sizeof(float)),
+                0)
+          << "row " << row;
+    }
+    EXPECT_EQ(alone.Record(1), company.Record(kMine));
+  }
+}
+
+// Read-outs of the twin, and that asking changes no other bit. They are shares and factors around
+// one, made of differences: a distance counts beside one, not beside what is left of it; and two
+// results are compared in each, so twice the tolerance.
+TEST_P(DeltaLayerOnCuda, TellsOfItsRowsWhatTheCpuVersionTells) {
+  const uint32_t seed = testing::TestSeed();
+  Random random(seed);
+  for (uint32_t i = 0; i < 12; ++i) {
+    const LayerSpec spec = RandomSpec(random);
+    SCOPED_TRACE("case " + std::to_string(i) + ": " + NameOf(spec));
+    const Weights weights = WeightsFor(spec, GetParam(), seed + i);
+    LayerRig silent(*cuda_, spec, weights, 3), asked(*cuda_, spec, weights, 3);
+    LayerRig cpu(*cpu_, spec, weights, 3);
+    asked.AskForReadouts();
+    cpu.AskForReadouts();
+    for (LayerRig* rig : {&silent, &asked, &cpu}) {
+      for (int32_t slot = 1; slot <= 3; ++slot) rig->Fill(slot);
+    }
+    std::map<Readout, Distance> told;
+    for (int step = 0; step < 6; ++step) {
+      const auto rows = [&](int count) {
+        return testing::RandomRows(count, spec.d_model, Seed(random));
+      };
+      const std::vector<Feed> feeds = {{.slot = 2, .x = rows(1)},
+                                       {.slot = kNoSlot, .x = rows(1)},
+                                       {.slot = kNoSlot, .x = rows(3)},
+                                       {.slot = 1, .x = rows(70)},
+                                       {.slot = 3, .x = rows(step % 3 + 1)}};
+      EXPECT_EQ(silent.Run(feeds), asked.Run(feeds)) << "asking changes the output";
+      cpu.Run(feeds);
+      for (const auto& [readout, values] : cpu.readouts()) {
+        const std::vector<float>& got = asked.readouts().at(readout);
+        for (size_t row = 0; row < values.size(); ++row) {
+          told[readout].Add(double{got[row]}, double{values[row]});
+        }
+        for (size_t row = 1; row < 5; ++row) EXPECT_EQ(got[row], 0) << "padding tells something";
+      }
+    }
+    for (int32_t slot = 1; slot <= 3; ++slot) EXPECT_EQ(silent.Record(slot), asked.Record(slot));
+    for (const auto& [readout, distance] : told) {
+      EXPECT_LE(distance.beside_one(), 2 * ToleranceOf(GetParam())) << static_cast<int>(readout);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Matrices, DeltaLayerOnCuda, ::testing::Values(DType::kF32, DType::kBF16),
+                         [](const auto& test) {
+                           return test.param == DType::kF32 ? "Float" : "BFloat16";
+                         });
+
+}  // namespace
+}  // namespace eddy
