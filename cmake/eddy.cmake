@@ -7,6 +7,8 @@ set(EDDY_SANITIZE "" CACHE STRING "Sanitizers, as -fsanitize= takes them")
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+# dlopen finds libeddy_cuda.so beside the program that asks for it.
+set(CMAKE_BUILD_RPATH "\$ORIGIN")
 
 # Standard, include root and warnings of all our own code; generated code does without.
 add_library(eddy_options INTERFACE)

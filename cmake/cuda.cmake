@@ -1,0 +1,9 @@
+# The CUDA language, for the plugin, its tests and its benchmarks; included if EDDY_CUDA is on.
+if(NOT CMAKE_CUDA_COMPILER)
+  find_program(CMAKE_CUDA_COMPILER nvcc HINTS /usr/local/cuda/bin REQUIRED)
+endif()
+# Machine code for what is measured and for older cards, and PTX for cards to come.
+set(EDDY_CUDA_ARCHITECTURES "80-real;90a-real;80-virtual" CACHE STRING "What CUDA code is made for")
+set(CMAKE_CUDA_ARCHITECTURES ${EDDY_CUDA_ARCHITECTURES})
+enable_language(CUDA)
+find_package(CUDAToolkit 13.0 REQUIRED)
