@@ -41,6 +41,12 @@ TESTED_BY: dict[str, str] = {
     "engine/tensor_files.cc": "tests/engine/weights_test.cc",
     "engine/weight_plan.cc": "tests/engine/weights_test.cc",
     "kernels/cpu/": "tests/kernels/cpu_test.cc",
+    "kernels/bench/": "tests/gpu.sh",
+    "kernels/cuda/gemm_lt.cc": "tests/kernels/cuda/gemm_test.cc",
+    "kernels/cuda/layer_types_cuda.cc": "tests/gpu.sh",
+    "kernels/cuda/plugin.cc": "tests/engine/open_device_test.cc",
+    "kernels/ends/sampler/host_lists_cuda.cc": "tests/kernels/cuda/sampler_test.cu",
+    "kernels/layers/delta/delta_projection_cuda.cc": "tests/kernels/cuda/delta_layer_test.cc",
     "kernels/ends/sampler/filters.cc": "tests/kernels/sampler_test.cc",
     "kernels/layers/mlp/": "tests/kernels/mlp_layer_test.cc",
     "server/client/": "tests/server/client/client_test.cc",
@@ -163,7 +169,7 @@ def length_faults(path: str, text: str) -> list[str]:
 def test_faults(paths: list[str]) -> list[str]:
     """Every .cc of the product has a test that includes its header, or an entry in TESTED_BY.
 
-    A back end's file (foo_cpu.cc, foo_chunk_cpu.cc) is behind the header of what it implements.
+    A back end's file (foo_cpu.cc, foo_cuda.cc, foo_chunk_cpu.cc) is behind the header of what it implements.
     """
     included = set()
     for path in paths:
@@ -173,7 +179,9 @@ def test_faults(paths: list[str]) -> list[str]:
     for path in paths:
         if not path.endswith(".cc") or path.startswith(("tests/", *TESTED_BY)):
             continue
-        stem = path.removesuffix(".cc").removesuffix("_cpu").removesuffix("_chunk")
+        stem = path.removesuffix(".cc")
+        for back_end in ("_cpu", "_cuda", "_chunk"):
+            stem = stem.removesuffix(back_end)
         if stem + ".h" not in included and path.removesuffix(".cc") + ".h" not in included:
             faults.append(f"{path}:1: no test includes {stem}.h")
     for begin, test in TESTED_BY.items():

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds, and runs every test. Safe to run twice and from anywhere. With an
-# argument, only that part: checks, locks, dev, deploy; or what takes as long again and is run apart:
+# argument, only that part: checks, locks, dev, cuda, deploy; or what takes as long again and is run apart:
 # sanitizers (tsan and asan, which can be asked for by name). EDDY_BIN: for deploy, a folder with
 # eddy-server and eddy, instead of building them.
 set -euo pipefail
@@ -9,11 +9,11 @@ part=${1:-all}
 
 say() { printf '\n== %s\n' "$*"; }
 case $part in
-  all) parts="checks locks dev deploy" ;;
+  all) parts="checks locks dev cuda deploy" ;;
   sanitizers) parts="tsan asan" ;;
-  checks | locks | dev | deploy | tsan | asan) parts=$part ;;
+  checks | locks | dev | cuda | deploy | tsan | asan) parts=$part ;;
   *)
-    echo "tests/run.sh: no part \"$part\": it is checks, locks, dev, deploy, sanitizers, tsan or asan" >&2
+    echo "tests/run.sh: no part \"$part\": it is checks, locks, dev, cuda, deploy, sanitizers, tsan or asan" >&2
     exit 2
     ;;
 esac
@@ -42,6 +42,10 @@ if wants dev; then
   say "all tests"
   .ci/fetch_promtool.sh
   build_and_test dev
+fi
+if wants cuda; then
+  say "CUDA code: compiles, and spills nothing where it counts"
+  .ci/check_cuda.sh
 fi
 if wants deploy; then
   say "containers, manifests, dashboard and alerts"
