@@ -31,12 +31,21 @@ from pathlib import Path
 from dockerfile import ROOT, copied, package_lists, stage_named
 
 TOOLS = ROOT / "build" / "tools"
-MIRROR = "http://deb.debian.org/debian"
 # In every Debian that runs programs in C++.
 ALWAYS = {"libc6", "libgcc-s1", "libstdc++6"}
 USER = 65532
 INSIDE = "/opt/eddy/bin/eddy-server"
 START_SECONDS = 120
+
+
+def debian_mirror() -> str:
+    """Where this machine's own packages come from."""
+    sites = subprocess.run(["apt-get", "indextargets", "--format", "$(SITE)", "Created-By: Packages"],
+                           capture_output=True, text=True, check=True).stdout.split()
+    mirrors = [site for site in sites if not site.rstrip("/").endswith("-security")]
+    if not mirrors:
+        fail("apt-get indextargets names no Debian mirror: run apt-get update")
+    return mirrors[0]
 
 
 def fail(text: str) -> None:
@@ -54,9 +63,10 @@ def install() -> None:
     if root.exists():
         return
     part = Path(f"{root}.part")
+    mirror = debian_mirror()
     shutil.rmtree(part, ignore_errors=True)
     TOOLS.mkdir(parents=True, exist_ok=True)
-    for line in (["debootstrap", "--variant=minbase", "bookworm", str(part), MIRROR],
+    for line in (["debootstrap", "--variant=minbase", "bookworm", str(part), mirror],
                  ["chroot", str(part), "/bin/sh", "-c", stage_named("runtime").all("RUN")[0].text]):
         done = subprocess.run(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         if done.returncode != 0:
