@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Everything under deploy/ against the sources and against a running server. Needs what
-# .ci/fetch_deploy.sh gets, root that may mount, and no network.
+# .ci/fetch_deploy.sh gets, root that may mount (else the images are not replayed), and no network.
 #
 # usage: check_deploy.sh BIN_DIR     the folder with eddy-server and eddy
 set -euo pipefail
@@ -16,6 +16,10 @@ $python deploy/docker/check.py || status=1
 $python deploy/k8s/check.py || status=1
 deploy/k8s/live.py "$bin" $model || status=1
 $python deploy/monitoring/check.py || status=1
-"${as_root[@]}" $python deploy/docker/replay.py "$bin" $model || status=1
+if .ci/may_mount.sh; then
+  "${as_root[@]}" $python deploy/docker/replay.py "$bin" $model || status=1
+else
+  echo "docker replay: skipped, nobody may mount here"
+fi
 $python deploy/monitoring/live.py "$bin" $model || status=1
 exit $status
