@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "engine/blueprint.h"
@@ -176,6 +177,9 @@ absl::StatusOr<LoadedModel> LoadModel(const LoadOptions& options, Device* device
                             .model_hash = model_hash});
   if (options.record_steps && traits.records_steps) executor->RecordSteps(capacity.slots);
   if (const auto error = device->Finish()) return absl::UnavailableError(*error);
+  for (const absl::string_view line : absl::StrSplit(device->choices(), '\n', absl::SkipEmpty())) {
+    Log(LogLevel::kDebug, "device_choice", {{"choice", std::string(line)}});
+  }
   loaded.executor = std::move(executor);
   return loaded;
 }

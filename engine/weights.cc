@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "base/check.h"
 #include "base/log.h"
 #include "base/status.h"
@@ -137,6 +138,7 @@ absl::StatusOr<Weights> LoadWeights(const WeightPlan& plan, Device* device) {
 
   const Pieces pieces = InFileOrder(plan);
   std::map<std::string, Sha256::Digest> digests;  // by name
+  const absl::Time began = absl::Now();
   int64_t done = 0, logged = 0;
   for (size_t i = 0; i < pieces.size(); ++i) {
     const StoredTensor& source = *pieces[i]->source;
@@ -148,7 +150,11 @@ absl::StatusOr<Weights> LoadWeights(const WeightPlan& plan, Device* device) {
     done += FieldBytes(pieces[i]->field);
     if (done - logged < kProgressBytes) continue;
     logged = done;
-    Log(LogLevel::kInfo, "loading_weights", {{"bytes", done}, {"bytes_total", plan.bytes}});
+    const double left = static_cast<double>(plan.bytes - done) / static_cast<double>(done);
+    Log(LogLevel::kInfo, "loading_weights",
+        {{"bytes", done},
+         {"bytes_total", plan.bytes},
+         {"seconds_left", absl::ToDoubleSeconds(absl::Now() - began) * left}});
   }
   Log(LogLevel::kInfo, "weights_loaded",
       {{"bytes", plan.bytes}, {"tensors", digests.size()}, {"parameters", plan.parameters}});

@@ -215,6 +215,7 @@ class CheckedDevice : public Device {
 
   std::string backend() const override { return real_->backend(); }
   std::string description() const override { return real_->description() + ", checked by the CPU"; }
+  std::string choices() const override { return real_->choices(); }
   DeviceTraits traits() const override {
     DeviceTraits traits = real_->traits();
     traits.records_steps = false;

@@ -76,6 +76,8 @@ class Device {
   virtual ~Device() = default;
   virtual std::string backend() const = 0;      // "cpu", "cuda"
   virtual std::string description() const = 0;  // for the log and ModelService
+  // What it chose while loading, a line each, for the log; nothing on the CPU.
+  virtual std::string choices() const { return {}; }
   virtual DeviceTraits traits() const = 0;
   virtual Stream stream() const { return nullptr; }  // what Step::stream has to be
   virtual int64_t free_bytes() const = 0;

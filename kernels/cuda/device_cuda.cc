@@ -98,6 +98,7 @@ class CudaDevice : public Device {
            std::to_string(card_.minor) + ", " + std::to_string(card_.totalGlobalMem >> 20) +
            " MiB, weights " + (options_.matrices == DType::kBF16 ? "bfloat16" : "float32");
   }
+  std::string choices() const override { return DescribeGemm(gemm_.get()); }
   DeviceTraits traits() const override {
     return {.pending_updates = options_.pending_updates,
             .matrices = options_.matrices,

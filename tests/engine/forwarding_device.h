@@ -15,6 +15,7 @@ class ForwardingDevice : public Device {
   explicit ForwardingDevice(std::unique_ptr<Device> real) : real_(std::move(real)) {}
   std::string backend() const override { return real_->backend(); }
   std::string description() const override { return real_->description(); }
+  std::string choices() const override { return real_->choices(); }
   DeviceTraits traits() const override { return real_->traits(); }
   Stream stream() const override { return real_->stream(); }
   int64_t free_bytes() const override { return real_->free_bytes(); }
