@@ -104,6 +104,8 @@ absl::StatusOr<Sha256::Digest> Fingerprint(const std::string& model_dir,
 }  // namespace
 
 absl::StatusOr<DType> StoredWeightType(const std::string& model_dir) {
+  // What is wrong with a folder is told in the same order as by LoadModel.
+  EDDY_RETURN_IF_ERROR(ReadModelConfig(model_dir).status());
   EDDY_ASSIGN_OR_RETURN(const TensorFiles files, TensorFiles::Open(model_dir));
   uint64_t halves = 0, all = 0;
   for (const StoredTensor& tensor : files.tensors()) {
