@@ -17,6 +17,9 @@ namespace {
 
 // The oldest architecture that the kernels are compiled for, and the run time they were built with.
 constexpr int kLeastMajor = 8;
+// The newest: later cards would run what was compiled for the oldest, while the host would launch
+// it with clusters and dependent launches, of which that code knows nothing.
+constexpr int kMostMajor = 9;
 constexpr int kLogitRows = 1024;
 
 std::string VersionText(int version) {
@@ -42,10 +45,10 @@ std::string WhyNot(int ordinal) {
   cudaDeviceProp card = {};
   const cudaError_t read = cudaGetDeviceProperties(&card, ordinal);
   if (read != cudaSuccess) return std::string("GPU: ") + cudaGetErrorString(read);
-  if (card.major < kLeastMajor) {
+  if (card.major < kLeastMajor || card.major > kMostMajor) {
     return std::string(card.name) + " has compute capability " + std::to_string(card.major) + "." +
-           std::to_string(card.minor) + ", at least " + std::to_string(kLeastMajor) +
-           ".0 is needed";
+           std::to_string(card.minor) + ", one from " + std::to_string(kLeastMajor) + ".0 to " +
+           std::to_string(kMostMajor) + ".x is needed";
   }
   return {};
 }
@@ -115,6 +118,8 @@ class CudaDevice : public Device {
 
   Buffer Allocate(int64_t bytes) override {
     void* data = nullptr;
+    // A launch that was refused before must not be lost with the error below.
+    Check(cudaGetLastError(), "launch");
     // Too little memory is the caller's to tell, not a fault of the device.
     if (cudaMalloc(&data, static_cast<size_t>(std::max<int64_t>(bytes, 1))) != cudaSuccess) {
       static_cast<void>(cudaGetLastError());
@@ -184,6 +189,9 @@ class CudaDevice : public Device {
 
   void Enqueue(void* to, const void* from, int64_t bytes, cudaMemcpyKind kind) {
     if (bytes == 0 || !errors_.ok()) return;
+    // Loading and the engine are different threads, and each has a device of its own. Every step
+    // begins with a copy.
+    Check(cudaSetDevice(options_.ordinal), "cudaSetDevice");
     Check(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), kind, stream_), "copy");
   }
 

@@ -14,7 +14,7 @@ namespace {
 // What cuBLASLt's documentation asks for on Hopper.
 constexpr size_t kWorkspaceBytes = 32 << 20;
 // Rows are counted in powers of two from here to there; more rows take the last bucket's algorithm.
-constexpr int64_t kLeastBucket = 16, kMostBucket = 16384;
+constexpr int64_t kLeastBucket = 16, kMostBucket = 65536;
 // Algorithms that are asked for, and buckets for which they are tried.
 constexpr int kAlgorithms = 8;
 constexpr int64_t kLeastTried = 32, kMostTried = 4096;

@@ -30,6 +30,18 @@ struct LaunchShape {
   size_t shared_bytes = 0;
 };
 
+// Whether the current device knows dependent launch. Asked once: a process has one device.
+inline bool LaunchesDependent() {
+  static const bool does = [] {
+    int device = 0, major = 0;
+    return cudaGetDevice(&device) == cudaSuccess &&
+           cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) ==
+               cudaSuccess &&
+           major >= 9;
+  }();
+  return does;
+}
+
 // Launches a kernel that calls WaitForPrevious in every thread. Errors stay in cudaGetLastError.
 template <typename Kernel, typename Args>
 void LaunchDependent(cudaStream_t stream, const LaunchShape& shape, Kernel kernel,
@@ -43,7 +55,7 @@ void LaunchDependent(cudaStream_t stream, const LaunchShape& shape, Kernel kerne
   config.dynamicSmemBytes = shape.shared_bytes;
   config.stream = stream;
   config.attrs = &early;
-  config.numAttrs = 1;
+  config.numAttrs = LaunchesDependent() ? 1 : 0;
   static_cast<void>(cudaLaunchKernelEx(&config, kernel, args));
 }
 

@@ -85,7 +85,13 @@ class EndsCuda : public Ends {
         weights_(weights),
         context_(context),
         parts_(std::move(parts)),
-        stage_(spec.vocab, parts_.lists.lists()) {}
+        stage_(spec.vocab, parts_.lists.lists()) {
+    // Else it would be done while serving, when many rows first want logits.
+    PrepareProduct(context.gemm, {.in = spec.d_model,
+                                  .out = spec.vocab,
+                                  .type = weights.head.dtype,
+                                  .w = weights.head.data});
+  }
 
   void Embed(const Step& step, TensorView x) override {
     if (step.rows == 0) return;
