@@ -49,6 +49,8 @@ TESTED_BY: dict[str, str] = {
     "kernels/layers/delta/delta_projection_cuda.cc": "tests/kernels/cuda/delta_layer_test.cc",
     "kernels/ends/sampler/filters.cc": "tests/kernels/sampler_test.cc",
     "kernels/layers/mlp/": "tests/kernels/mlp_layer_test.cc",
+    "loadtest/call.cc": "tests/loadtest/summary_test.cc",
+    "loadtest/main.cc": "tests/loadtest/options_test.cc",
     "server/client/": "tests/server/client/client_test.cc",
     "server/main.cc": "tests/e2e/start_faults.py",
     "server/errors.cc": "tests/e2e/errors_test.cc",
