@@ -2,6 +2,7 @@
 
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <fstream>
 #include <limits>
 #include <memory>
@@ -59,7 +60,11 @@ class LoadTest {
   CallSource Source(const Point& point, int64_t calls_max, double seconds) const {
     WorkloadSettings workload = options_.workload;
     workload.seed = point.seed;
-    if (!options_.trace.empty()) return CallSource(workload, options_.trace);
+    if (!options_.trace.empty() && calls_max == 0) return CallSource(workload, options_.trace);
+    if (!options_.trace.empty()) {
+      const auto calls = std::min<int64_t>(calls_max, static_cast<int64_t>(options_.trace.size()));
+      return CallSource(workload, {options_.trace.begin(), options_.trace.begin() + calls});
+    }
     Arrivals::Settings arrivals = {.process = options_.process,
                                    .burstiness = options_.burstiness,
                                    .ramp_from = options_.ramp_from,
@@ -145,7 +150,7 @@ class LoadTest {
                                                .seconds = options_.seconds});
     const double wall = static_cast<double>(run.ended_us - run.began_us) / 1e6;
     point.client_cpu_share =
-        (ProcessorSeconds() - processor) / wall / std::thread::hardware_concurrency();
+        (ProcessorSeconds() - processor) / wall / std::max(1u, std::thread::hardware_concurrency());
     for (size_t i = 0; i < scrapers.size(); ++i) {
       point.servers.emplace_back(options_.metrics_urls[i], scrapers[i]->Finish());
     }

@@ -84,7 +84,7 @@ void AddLoadFlags(FlagSet* flags, Options* options, Texts* texts) {
   flags->Add("max_concurrency", &texts->max_concurrency, flag::Text("numbers with commas between"),
              "calls open at once; with request-rate inf a closed loop");
   flags->Add("num_prompts", &options->num_prompts, flag::Number(0, kCallsMax),
-             "calls of a run; 0: 1000 without a duration, no bound with one");
+             "calls of a run; 0: 1000 without a duration or trace, no bound with one");
   flags->Add("duration", &texts->duration, flag::Time(absl::ZeroDuration(), absl::Hours(24)),
              "time in which calls of a run are sent; 0s: no bound");
   flags->Add("num_warmups", &options->num_warmups, flag::Number(0, 100000),
@@ -191,7 +191,17 @@ void ReadPoints(const Texts& texts, Options* options, std::vector<std::string>* 
   }
   options->seconds = absl::ToDoubleSeconds(texts.duration);
   options->summary.seconds = options->seconds;
-  if (options->num_prompts == 0 && options->seconds == 0) options->num_prompts = kDefaultPrompts;
+  if (options->num_prompts == 0 && options->seconds == 0 && options->trace.empty()) {
+    options->num_prompts = kDefaultPrompts;
+  }
+  // A trace has its own end, which the bounds only move forward.
+  std::vector<TraceEntry>& trace = options->trace;
+  if (options->seconds > 0) {
+    std::erase_if(trace, [&](const TraceEntry& entry) { return entry.at_s >= options->seconds; });
+  }
+  if (options->num_prompts > 0 && static_cast<int64_t>(trace.size()) > options->num_prompts) {
+    trace.resize(static_cast<size_t>(options->num_prompts));
+  }
   options->process = texts.arrival_process == "constant" ? Arrivals::Process::kConstant
                                                          : Arrivals::Process::kGamma;
   if (texts.ramp_up_strategy == "linear") options->ramp_from = texts.ramp_up_start_rps;

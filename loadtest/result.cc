@@ -68,7 +68,12 @@ void AddLoad(const Options& options, const ModelFacts& model, const Point& point
   out["max_concurrency"] = point.max_concurrency > 0 ? json(point.max_concurrency) : json(nullptr);
   out["loop"] = point.closed_loop ? "closed" : "open";
   out["seed"] = point.seed;
-  out["flags"] = options.changed;
+  out["flags"] = json::array();
+  for (const std::string& flag : options.changed) {
+    // Where the result goes and what is kept in it anyway says nothing of the load.
+    if (absl::StartsWith(flag, "result_filename=") || absl::StartsWith(flag, "metadata=")) continue;
+    out["flags"].push_back(flag);
+  }
   for (const auto& [key, value] : options.metadata) out[key] = value;
 }
 
@@ -209,6 +214,7 @@ json ToJson(const Options& options, const ModelFacts& model, const Point& point,
   json out;
   AddLoad(options, model, point, &out);
   AddCounts(summary, point, &out);
+  if (!options.summary.slos.any()) out["request_goodput"] = nullptr;  // nothing was promised
   for (const std::string& name : options.percentile_metrics) {
     AddDistribution(options, name, Named(summary, name), &out);
   }

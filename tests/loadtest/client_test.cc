@@ -110,6 +110,17 @@ TEST(Client, SeesAStallInEveryCallThatWasDueInIt) {
   EXPECT_LE(hidden.ttft.percentiles[2], 500);
 }
 
+TEST(Client, CountsTheTokensOfEachMessage) {
+  FakeServer server([](int) { return FakeAnswer{.tokens_per_message = 4}; });
+  const auto client = Connect(server.target());
+  const RunResult run = RunLoad(client.get(), {.output = {.mean = 10}}, {.calls_max = 1});
+  ASSERT_EQ(run.calls[0].messages.size(), 3);
+  EXPECT_EQ(run.calls[0].messages[0].tokens, 4);
+  EXPECT_EQ(run.calls[0].messages[2].tokens, 2);
+  EXPECT_EQ(All(run).itl.count, 6);
+  EXPECT_EQ(All(run).icl.count, 2);
+}
+
 TEST(Client, CancelsAfterSoManyTokens) {
   FakeServer server([](int) { return FakeAnswer{.between = absl::Milliseconds(10)}; });
   const auto client = Connect(server.target());

@@ -60,6 +60,21 @@ TEST(LoadTest, RunsEachPointAndSavesIt) {
   EXPECT_EQ(server.times().size(), 3 + 4 * 10);
 }
 
+TEST(LoadTest, ReplaysATraceAfterItsWarmUp) {
+  FakeServer server([](int) { return FakeAnswer{}; });
+  const std::string path = ::testing::TempDir() + "/eddy_load_test_trace.jsonl";
+  std::ofstream(path) << "{\"timestamp\": 5, \"prompt_tokens\": 7, \"max_new_tokens\": 3}\n"
+                         "{\"timestamp\": 5.1, \"prompt_tokens\": 8, \"max_new_tokens\": 2}\n";
+  const auto result =
+      RunFlags(server, {"--trace-file=" + path, "--num-warmups=1", "--warmup-cut=0"});
+  ASSERT_TRUE(result.ok()) << result.status();
+  ASSERT_EQ(result->runs.size(), 1);
+  EXPECT_EQ(result->runs[0].sent, 2);
+  ASSERT_EQ(server.times().size(), 3);
+  EXPECT_EQ(server.times()[2].prompt.size(), 8);
+  EXPECT_EQ(server.times()[2].max_new_tokens, 2);
+}
+
 TEST(LoadTest, SweepsUpToSaturation) {
   // A closed loop of two calls of at least 20 ms each saturates below 100 calls a second.
   FakeServer server([](int) { return FakeAnswer{.first = absl::Milliseconds(20)}; });

@@ -77,7 +77,6 @@ TEST(Options, TellAllFaultsAtOnce) {
 TEST(Options, RefuseWhatContradictsItself) {
   const std::string trace = ::testing::TempDir() + "/eddy_options_test.jsonl";
   std::ofstream(trace) << "{\"timestamp\": 0, \"prompt_tokens\": 1, \"max_new_tokens\": 1}\n";
-  EXPECT_EQ(Read({"--trace-file=" + trace}).trace.size(), 1);
   EXPECT_THAT(Faults({"--trace-file=" + trace, "--request-rate=1"}), HasSubstr("its own times"));
   EXPECT_THAT(Faults({"--trace-file=/nonexistent"}), HasSubstr("/nonexistent: cannot be read"));
   EXPECT_THAT(Faults({"--sweep", "--request-rate=1"}), HasSubstr("--sweep"));
@@ -85,6 +84,18 @@ TEST(Options, RefuseWhatContradictsItself) {
   EXPECT_THAT(Faults({"--duration=5s"}), HasSubstr("sends all at once"));
   EXPECT_THAT(Faults({"--ramp-up-strategy=linear"}), HasSubstr("needs a --request-rate"));
   EXPECT_THAT(Faults({"--save-detailed"}), HasSubstr("needs --save-result"));
+}
+
+TEST(Options, EndATraceAtTheirBounds) {
+  const std::string path = "--trace-file=loadtest/scenarios/spike.jsonl";
+  const std::vector<TraceEntry> all = Read({path}).trace;
+  EXPECT_GT(all.size(), 100);
+  EXPECT_EQ(Read({path}).num_prompts, 0);
+  EXPECT_EQ(Read({path, "--num-prompts=5"}).trace.size(), 5);
+  const std::vector<TraceEntry> first = Read({path, "--duration=10s"}).trace;
+  ASSERT_FALSE(first.empty());
+  EXPECT_LT(first.back().at_s, 10);
+  EXPECT_GE(all[first.size()].at_s, 10);
 }
 
 TEST(Options, AnswerHelpAndVersion) {

@@ -21,6 +21,7 @@ Options SomeOptions() {
   options.summary.percentiles = {50, 99, 99.9};
   options.summary.slos.ttft_ms = 500;
   options.metadata["machine"] = "small";
+  options.changed = {"seed=3", "result_filename=/some/where", "metadata=machine=small"};
   return options;
 }
 
@@ -79,10 +80,15 @@ TEST(Result, HasTheKeysOfOtherServingBenchmarks) {
   EXPECT_EQ(result["mean_ttft_ms"], 20);
   EXPECT_EQ(result["failures"]["UNAVAILABLE DRAINING"], 1);
   EXPECT_EQ(result["machine"], "small");
+  EXPECT_EQ(result["flags"], nlohmann::json({"seed=3"}));
   EXPECT_EQ(result["timeline"]["tokens"][0], 3);
   EXPECT_TRUE(result["max_concurrency"].is_null());
   EXPECT_FALSE(result.contains("ttfts"));
   EXPECT_EQ(ToJson(SomeOptions(), {}, {}, SomeSummary(), {})["request_rate"], "inf");
+  EXPECT_TRUE(result["request_goodput"].is_number());
+  Options unbound = SomeOptions();
+  unbound.summary.slos = {};
+  EXPECT_TRUE(ToJson(unbound, {}, {}, SomeSummary(), {})["request_goodput"].is_null());
 }
 
 TEST(Result, HasEachCallIfAskedTo) {
