@@ -11,8 +11,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <fstream>
 #include <iostream>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <random>
 #include <string>
 #include <vector>
@@ -190,6 +192,17 @@ TEST(Client, AsksForTheSamePromptsAgainWithOneSeed) {
   EXPECT_EQ(prompts[0].size(), 5);
   EXPECT_EQ(prompts[0], prompts[1]);
   EXPECT_NE(prompts[0][0], prompts[0][1]);
+}
+
+TEST(Client, BalancesAndRetriesAsClientsOfTheServiceDo) {
+  std::ifstream file("deploy/k8s/client-service-config.json");
+  const auto theirs = nlohmann::json::parse(file);
+  const auto ours = nlohmann::json::parse(ServiceConfig("round_robin", 3));
+  EXPECT_EQ(ours["loadBalancingConfig"], theirs["loadBalancingConfig"]);
+  EXPECT_EQ(ours["healthCheckConfig"], theirs["healthCheckConfig"]);
+  EXPECT_EQ(ours["methodConfig"][0]["retryPolicy"], theirs["methodConfig"][0]["retryPolicy"]);
+  const auto plain = nlohmann::json::parse(ServiceConfig("pick_first", 0));
+  EXPECT_EQ(plain.size(), 1);
 }
 
 TEST(Client, TellsThatNobodyAnswers) {
