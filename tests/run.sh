@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds, and runs every test. Safe to run twice and from anywhere. With an
 # argument, only that part: checks, locks, dev, cuda, deploy; or what takes as long again and is run apart:
-# sanitizers (tsan and asan, which can be asked for by name). EDDY_BIN: for deploy, a folder with
-# eddy-server and eddy, instead of building them.
+# sanitizers (tsan and asan, which can be asked for by name), and package, which needs a release build.
+# EDDY_BIN: for deploy, a folder with eddy-server and eddy, instead of building them.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 part=${1:-all}
@@ -11,9 +11,10 @@ say() { printf '\n== %s\n' "$*"; }
 case $part in
   all) parts="checks locks dev cuda deploy" ;;
   sanitizers) parts="tsan asan" ;;
-  checks | locks | dev | cuda | deploy | tsan | asan) parts=$part ;;
+  checks | locks | dev | cuda | deploy | package | tsan | asan) parts=$part ;;
   *)
-    echo "tests/run.sh: no part \"$part\": it is checks, locks, dev, cuda, deploy, sanitizers, tsan or asan" >&2
+    echo "tests/run.sh: no part \"$part\": it is checks, locks, dev, cuda, deploy, package, sanitizers," \
+      "tsan or asan" >&2
     exit 2
     ;;
 esac
@@ -55,6 +56,13 @@ if wants deploy; then
     cmake --build --preset dev --target eddy-server eddy
   fi
   .ci/check_deploy.sh "${EDDY_BIN:-build/dev/bin}"
+fi
+if wants package; then
+  say "Debian packages and their service"
+  cmake --preset release >/dev/null
+  cmake --build --preset release --target eddy-server eddy
+  .ci/fetch_package.sh build/release
+  .ci/check_package.sh build/release
 fi
 if wants tsan; then
   say "thread sanitizer: all that does not link gRPC"
