@@ -10,7 +10,7 @@ set(EDDY_PLUGIN_DIR lib/eddy)
 set(EDDY_MODELS_DIR ${CMAKE_INSTALL_DATADIR}/eddy/models)
 
 # dlopen() looks for the plugin where the program's own RUNPATH says.
-set_target_properties(eddy-server PROPERTIES BUILD_RPATH "$ORIGIN"
+set_target_properties(eddy-server PROPERTIES BUILD_RPATH "$ORIGIN;$ORIGIN/../${EDDY_PLUGIN_DIR}"
                       INSTALL_RPATH "$ORIGIN/../${EDDY_PLUGIN_DIR}")
 install(TARGETS eddy-server RUNTIME COMPONENT server)
 install(FILES README.md ARCHITECTURE.md CHANGELOG.md LICENSE
