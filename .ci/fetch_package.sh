@@ -14,7 +14,10 @@ root=$PWD/build/tools/package-root
 if [ ! -d "$root" ]; then
   mkdir -p "$(dirname "$root")"
   part=$(mktemp -d "$root.XXXXXX")
-  debootstrap --variant=minbase --include=systemd bookworm "$part" http://deb.debian.org/debian \
+  # Where this machine's own packages come from.
+  mirror=$(apt-get indextargets --format '$(SITE)' 'Created-By: Packages' |
+    awk '!/-security/ && !found++')
+  debootstrap --variant=minbase --include=systemd bookworm "$part" "$mirror" \
     >"$part.log" 2>&1 || { tail -n 20 "$part.log"; exit 1; }
   chmod 755 "$part"
   mv "$part" "$root"
