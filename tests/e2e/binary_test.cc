@@ -20,6 +20,7 @@
 #include "base/check.h"
 #include "eddy/v1/generation.grpc.pb.h"
 #include "tests/engine/model_files.h"
+#include "tests/testing/get_metrics.h"
 #include "tests/testing/rpc_details.h"
 
 namespace eddy {
@@ -146,6 +147,21 @@ TEST(Binary, RefusesPortsThatAreTaken) {
   Program third(
       {kModel, "--listen=127.0.0.1:0", absl::StrCat("--metrics_listen=127.0.0.1:", metrics)});
   ExpectRefusal(&third, absl::StrCat("127.0.0.1:", metrics));
+}
+
+// civetweb's way to any other answer than the page takes more stack than it gives its threads,
+// beside what all the libraries of this program keep per thread: see server/thread_stacks.cc.
+TEST(Binary, AnswersWhateverItsMetricsPortIsAskedAndGoesOn) {
+  Program program(Arguments({"--drain_delay=0s"}));
+  const int port = program.Ports().value("metrics_listen", 0);
+  for (const char* what : {"GET /", "GET /healthz", "GET /favicon.ico", "GET /a/../../etc/passwd",
+                           "HEAD /metrics", "HEAD /", "POST /metrics", "PUT /x", "DELETE /metrics",
+                           "OPTIONS /", "PROPFIND /", "GET *", "NONSENSE"}) {
+    EXPECT_EQ(AskMetricsPort(port, what).find("200 OK"), std::string::npos) << what;
+    ASSERT_NE(GetMetrics(port).find("200 OK"), std::string::npos) << "after " << what;
+  }
+  program.Send(SIGTERM);
+  EXPECT_EQ(program.Await(), 0);
 }
 
 TEST(Binary, DrainsOnATermSignalAndEndsWithStatusZero) {

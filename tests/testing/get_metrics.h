@@ -10,15 +10,15 @@
 
 namespace eddy {
 
-// The answer to GET /metrics with its headers; empty if there is none.
-inline std::string GetMetrics(int port) {
+// The answer to a request, "GET /metrics" for example, with its headers; empty if there is none.
+inline std::string AskMetricsPort(int port, const std::string& what) {
   const int fd = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address = {};
   address.sin_family = AF_INET;
   address.sin_port = htons(static_cast<uint16_t>(port));
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   std::string answer;
-  const std::string request = "GET /metrics HTTP/1.0\r\n\r\n";
+  const std::string request = what + " HTTP/1.0\r\n\r\n";
   if (connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0 &&
       write(fd, request.data(), request.size()) == static_cast<ssize_t>(request.size())) {
     char buffer[4096];
@@ -29,5 +29,7 @@ inline std::string GetMetrics(int port) {
   close(fd);
   return answer;
 }
+
+inline std::string GetMetrics(int port) { return AskMetricsPort(port, "GET /metrics"); }
 
 }  // namespace eddy
