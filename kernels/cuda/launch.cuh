@@ -1,5 +1,10 @@
 // Programmatic dependent launch: a kernel that was launched with it may start before the one ahead
-// of it on the stream has finished, and load weights while that one runs.
+// of it on the stream has finished, and load weights while that one runs. Before sm_90 it starts
+// after it as always.
+//
+// A chain of such kernels is in order though each lets the next one start before it waits itself:
+// waiting is for the end of the kernel ahead, which cannot end before its own wait has. But what
+// one reads before it waits must not be written by any kernel of the chain.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -43,9 +48,9 @@ inline bool LaunchesDependent() {
 }
 
 // Launches a kernel that calls WaitForPrevious in every thread. Errors stay in cudaGetLastError.
-template <typename Kernel, typename Args>
-void LaunchDependent(cudaStream_t stream, const LaunchShape& shape, Kernel kernel,
-                     const Args& args) {
+template <typename... Parameters, typename... Arguments>
+void LaunchDependent(cudaStream_t stream, const LaunchShape& shape, void (*kernel)(Parameters...),
+                     const Arguments&... arguments) {
   cudaLaunchAttribute early = {};
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early.val.programmaticStreamSerializationAllowed = 1;
@@ -56,7 +61,7 @@ void LaunchDependent(cudaStream_t stream, const LaunchShape& shape, Kernel kerne
   config.stream = stream;
   config.attrs = &early;
   config.numAttrs = LaunchesDependent() ? 1 : 0;
-  static_cast<void>(cudaLaunchKernelEx(&config, kernel, args));
+  static_cast<void>(cudaLaunchKernelEx(&config, kernel, arguments...));
 }
 
 }  // namespace eddy

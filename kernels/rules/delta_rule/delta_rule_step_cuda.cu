@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "kernels/cuda/overlap.cuh"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/rules/delta_rule/delta_rule_block.cuh"
 
 namespace eddy {
@@ -118,8 +118,8 @@ template <typename T>
 __global__ void __launch_bounds__(T::kThreads, T::kBlocks)
     DeltaStep(const __grid_constant__ DeltaKernelArgs p, const int32_t* slots) {
   extern __shared__ __align__(16) float memory[];
-  WaitForEarlierKernels();
-  AllowNextKernel();
+  AllowNext();
+  WaitForPrevious();
   const int part = static_cast<int>(blockIdx.x), head = static_cast<int>(blockIdx.y);
   const int sequence = static_cast<int>(blockIdx.z);
   const int32_t slot = slots[sequence];
@@ -175,13 +175,12 @@ void Launch(const Step& step, const DeltaRuleCudaArgs& args) {
   const int bytes =
       4 * (Fetched::Floats(p, T::kColumns) + Work::Floats(p, T::kColumns, T::kKeyGroups));
   AllowSharedMemory(DeltaStep<T>, bytes);
-  LaunchKernel(
-      {.blocks = dim3(static_cast<unsigned>(p.readout_parts), static_cast<unsigned>(p.value_heads),
-                      static_cast<unsigned>(step.single_row_sequences)),
+  LaunchDependent(
+      static_cast<cudaStream_t>(step.stream),
+      {.grid = dim3(static_cast<unsigned>(p.readout_parts), static_cast<unsigned>(p.value_heads),
+                    static_cast<unsigned>(step.single_row_sequences)),
        .threads = T::kThreads,
-       .shared_bytes = bytes,
-       .stream = step.stream,
-       .overlaps = DescribeGpu().is_hopper},
+       .shared_bytes = static_cast<size_t>(bytes)},
       DeltaStep<T>, p, step.slots);
   SumDeltaReadouts(args, p, 0, step.single_row_sequences, step.stream);
 }
