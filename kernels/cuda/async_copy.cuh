@@ -1,12 +1,18 @@
 // Copies from global to shared memory that go on while the thread works (sm_80 and later).
 #pragma once
 
+#include <cstdint>
+
 namespace eddy {
 
-// Both addresses are multiples of kBytes, 4 or 16.
+__device__ inline uint32_t SharedAddress(const void* pointer) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+// Both addresses are multiples of kBytes, 4 or 16; 16 go past the first-level cache.
 template <int kBytes>
 __device__ inline void CopyAsync(void* shared, const void* global) {
-  const auto to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+  const uint32_t to = SharedAddress(shared);
   if constexpr (kBytes == 16) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(global) : "memory");
   } else {
@@ -15,7 +21,30 @@ __device__ inline void CopyAsync(void* shared, const void* global) {
   }
 }
 
+__device__ inline void CopyAsync16(uint32_t shared, const void* global) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
+}
+
+// Or writes zeros if not `valid`, and then `global` is not read.
+__device__ inline void CopyAsync16(uint32_t shared, const void* global, bool valid) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global),
+               "r"(valid ? 16 : 0)
+               : "memory");
+}
+__device__ inline void CopyAsync8(uint32_t shared, const void* global, bool valid) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(shared), "l"(global),
+               "r"(valid ? 8 : 0)
+               : "memory");
+}
+
 // Waits for all of this thread's; a barrier makes them visible to the others.
 __device__ inline void WaitForCopies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
+// Or in groups: until at most `kLeft` of the thread's committed groups are under way.
+__device__ inline void CommitCopies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int kLeft>
+__device__ inline void WaitCopies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kLeft) : "memory");
+}
 
 }  // namespace eddy

@@ -8,10 +8,12 @@
 
 #include <algorithm>
 
+#include "kernels/cuda/async_copy.cuh"
+#include "kernels/cuda/barrier.cuh"
 #include "kernels/cuda/epilogue.cuh"
 #include "kernels/cuda/fixed_product.h"
 #include "kernels/cuda/launch.cuh"
-#include "kernels/cuda/matrix_unit.cuh"
+#include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/row_norm.cuh"
 
 namespace eddy {
@@ -165,11 +167,11 @@ __device__ void LoadFragments(uint32_t w, uint32_t x, int k, Fragments& to) {
   const int lane = static_cast<int>(threadIdx.x % 32);
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    LoadMatrices(to.x[i], x + ChunkOffset(lane % 8, k / 8 + i * 4 + lane / 8));
+    LoadTiles(to.x[i], x + ChunkOffset(lane % 8, k / 8 + i * 4 + lane / 8));
   }
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    LoadMatrices(to.w[i], w + ChunkOffset(lane % 16, k / 8 + i * 2 + lane / 16));
+    LoadTiles(to.w[i], w + ChunkOffset(lane % 16, k / 8 + i * 2 + lane / 16));
   }
 }
 
@@ -185,7 +187,7 @@ __device__ void MultiplyStage(uint32_t w, uint32_t x, int elements, float (&sums
     if (k + 64 < kStage) LoadFragments(w, x, k + 64, fragments[(k / 64 + 1) % 2]);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      MultiplyAdd16x8x16(sums, now.w[i], now.x[i / 2][i % 2 * 2], now.x[i / 2][i % 2 * 2 + 1]);
+      Mma(sums, now.w[i], now.x[i / 2][i % 2 * 2], now.x[i / 2][i % 2 * 2 + 1]);
     }
   }
 }
@@ -246,7 +248,7 @@ __global__ void __launch_bounds__(kThreads) FixedKernel(const __grid_constant__ 
   // What does not depend on the kernel ahead.
   for (int stage = 0; stage < ahead; ++stage) {
     copier.CopyW(stage, ring + stage * stage_bytes);
-    ArriveWhenCopied(SharedAddress(full + stage));
+    ArriveWithCopies(SharedAddress(full + stage));
   }
   [[maybe_unused]] float4 norm[kNormGroups == 0 ? 1 : kNormGroups];
 #pragma unroll
@@ -262,7 +264,7 @@ __global__ void __launch_bounds__(kThreads) FixedKernel(const __grid_constant__ 
   } else {
     for (int stage = 0; stage < ahead; ++stage) {
       copier.CopyX(stage, ring + stage * stage_bytes + kWBytes);
-      ArriveWhenCopied(SharedAddress(full + stage));
+      ArriveWithCopies(SharedAddress(full + stage));
     }
   }
   const FixedPart& part = place.part;
@@ -281,22 +283,22 @@ __global__ void __launch_bounds__(kThreads) FixedKernel(const __grid_constant__ 
   for (int stage = 0, slot = 0, round = 0; stage < stages; ++stage) {
     const uint32_t w = ring + slot * stage_bytes;
     if (works) {
-      WaitBarrier(SharedAddress(full + slot), round & 1);
+      AwaitPhase(SharedAddress(full + slot), round & 1);
       MultiplyStage(w, w + kWBytes + warp * kRowsOfWarp * kStageRow, p.in - stage * kStage, sums);
     }
     if (stage + args.ring < stages) {
       __syncthreads();
       copier.CopyW(stage + args.ring, w);
-      ArriveWhenCopied(SharedAddress(full + slot));
+      ArriveWithCopies(SharedAddress(full + slot));
       copier.CopyX(stage + args.ring, w + kWBytes);
-      ArriveWhenCopied(SharedAddress(full + slot));
+      ArriveWithCopies(SharedAddress(full + slot));
     }
     if (++slot == args.ring) slot = 0, ++round;
   }
   if (!works) {
     // Nobody leaves while what it copies is on the way.
     const int last = stages - 1;
-    WaitBarrier(SharedAddress(full + last % args.ring), last / args.ring & 1);
+    AwaitPhase(SharedAddress(full + last % args.ring), last / args.ring & 1);
     return;
   }
   ByStore(part, [&](auto as) {

@@ -1,4 +1,4 @@
-// Warp-wide matrix products and copies to shared memory, as sm_80 and later have them.
+// Warp-wide matrix products, as sm_80 and later have them.
 //
 // Fragments of mma.m16n8k16 (PTX ISA, "Matrix Fragments for mma.m16n8k16"), for lane = 4 g + t:
 //   A [16, 16] row-major: a[0] = (g, 2t..2t+1), a[1] = (g+8, 2t..), a[2] = (g, 2t+8..),
@@ -21,10 +21,6 @@ __device__ inline uint32_t PackBf16(float low, float high) {
 
 __device__ inline float LowBf16(uint32_t pair) { return __uint_as_float(pair << 16); }
 __device__ inline float HighBf16(uint32_t pair) { return __uint_as_float(pair & 0xffff0000u); }
-
-__device__ inline uint32_t SharedAddress(const void* pointer) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
-}
 
 // c += a b
 __device__ inline void Mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
@@ -73,41 +69,6 @@ __device__ inline uint32_t TransposeTile(uint32_t tile) {
   uint32_t r;
   asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(r) : "r"(tile));
   return r;
-}
-
-// Copies 16 bytes to shared memory in the background.
-__device__ inline void CopyAsync16(uint32_t shared, const void* global) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
-}
-
-// Or writes zeros if not `valid`.
-__device__ inline void CopyAsync16(uint32_t shared, const void* global, bool valid) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global),
-               "r"(valid ? 16 : 0)
-               : "memory");
-}
-
-__device__ inline void CopyAsync8(uint32_t shared, const void* global, bool valid) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(shared), "l"(global),
-               "r"(valid ? 8 : 0)
-               : "memory");
-}
-
-__device__ inline void CommitCopies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-
-// Waits until at most `kLeft` of the thread's committed groups are under way.
-template <int kLeft>
-__device__ inline void WaitCopies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kLeft) : "memory");
-}
-
-// Barriers of `threads` threads, a multiple of 32, of a block; index 0 is __syncthreads. The one
-// that arrives goes on at once; what it has read and written came before.
-__device__ inline void BarrierSync(int index, int threads) {
-  asm volatile("bar.sync %0, %1;" ::"r"(index), "r"(threads) : "memory");
-}
-__device__ inline void BarrierArrive(int index, int threads) {
-  asm volatile("bar.arrive %0, %1;" ::"r"(index), "r"(threads) : "memory");
 }
 
 }  // namespace eddy

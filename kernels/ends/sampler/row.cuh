@@ -3,6 +3,7 @@
 
 #include <climits>
 
+#include "kernels/cuda/async_copy.cuh"
 #include "kernels/ends/sampler/choices.cuh"
 
 namespace eddy::sampler {
@@ -38,17 +39,6 @@ struct Count {
   __device__ __forceinline__ void Add(const Count& other) { n += other.n; }
 };
 
-// Into shared memory, kBytes at a time, all of them in flight at once.
-template <int kBytes>
-__device__ __forceinline__ void CopyAsync(float* to, const float* from) {
-  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(to));
-  if constexpr (kBytes == 16) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;\n" ::"r"(address), "l"(from));
-  } else {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;\n" ::"r"(address), "l"(from));
-  }
-}
-
 // Begins to copy the block's part of `logits` into the working copy. Each thread copies what it
 // will read, so no barrier is needed.
 template <bool kResident>
@@ -73,7 +63,6 @@ __device__ __forceinline__ void BeginCopy(const Share<kResident>& share, const f
     }
   }
 }
-__device__ __forceinline__ void EndCopy() { asm volatile("cp.async.wait_all;\n" ::: "memory"); }
 
 template <bool kResident>
 __device__ __forceinline__ RawFacts SeeRow(Team* team, const Share<kResident>& share) {

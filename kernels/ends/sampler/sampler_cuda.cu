@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(kThreads, 2) SampleKernel(SampleArgs args) {
       reinterpret_cast<int*>(&room->row)[threadIdx.x] =
           reinterpret_cast<const int*>(&args.rows[index])[threadIdx.x];
     }
-    EndCopy();
+    WaitForCopies();
     __syncthreads();
     const bool idle = room->row.task == SampleTask::kNothing;
     RowOutcome outcome;

@@ -7,6 +7,7 @@
 // rows, so that the eight addresses of a matrix fall into different banks.
 #pragma once
 
+#include "kernels/cuda/async_copy.cuh"
 #include "kernels/cuda/mma.cuh"
 #include "kernels/rules/attention/attention_task.cuh"
 

@@ -2,8 +2,10 @@
 // have 64 queries each, and take the next scores while the last values are being added; in the
 // manner of Shah et al. 2024, arXiv 2407.08608.
 #include "base/check.h"
+#include "kernels/cuda/async_copy.cuh"
+#include "kernels/cuda/barrier.cuh"
 #include "kernels/cuda/mma.cuh"
-#include "kernels/cuda/warpgroup.cuh"
+#include "kernels/cuda/wgmma.cuh"
 #include "kernels/rules/attention/attention_kernels.h"
 #include "kernels/rules/attention/attention_task.cuh"
 
@@ -355,10 +357,10 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   __syncthreads();
   if (threadIdx.x < kGroup) {
-    GiveUpRegisters<kCopierRegisters>();
+    LimitRegisters<kCopierRegisters>();
     Copier<kDim>(p, task, shared).Run();
   } else {
-    TakeRegisters<kWorkerRegisters>();
+    ExtendRegisters<kWorkerRegisters>();
     Worker<kDim>(p, task, shared).Run();
   }
 #endif

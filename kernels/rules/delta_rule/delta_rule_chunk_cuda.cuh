@@ -11,7 +11,7 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/mma.cuh"
+#include "kernels/cuda/async_copy.cuh"
 #include "kernels/rules/delta_rule/delta_rule_chunk_cuda.h"
 
 namespace eddy::delta_chunk {

@@ -2,6 +2,8 @@
 
 #include <type_traits>
 
+#include "kernels/cuda/async_copy.cuh"
+#include "kernels/cuda/barrier.cuh"
 #include "kernels/cuda/mma.cuh"
 #include "kernels/rules/delta_rule/delta_rule_chunk_cuda.cuh"
 #include "kernels/rules/delta_rule/delta_rule_chunk_walker.cuh"

@@ -22,19 +22,13 @@
 
 #include "kernels/step.h"
 #include "kernels/tensor.h"
+#include "tests/kernels/cuda/gpu.h"
 
 namespace eddy::cuda_test {
 
 using Floats = std::vector<float>;
 using Random = std::mt19937_64;
 inline constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-
-inline bool NoGpu() {
-  int count = 0;
-  return cudaGetDeviceCount(&count) != cudaSuccess || count == 0;
-}
-#define EDDY_SKIP_WITHOUT_GPU() \
-  if (::eddy::cuda_test::NoGpu()) GTEST_SKIP() << "there is no GPU here"
 
 inline void Check(cudaError_t error) { ASSERT_EQ(error, cudaSuccess) << cudaGetErrorString(error); }
 

@@ -23,11 +23,6 @@ inline void Cuda(cudaError_t error) {
   std::abort();
 }
 
-inline bool HasGpu() {
-  int devices = 0;
-  return cudaGetDeviceCount(&devices) == cudaSuccess && devices > 0;
-}
-
 // Device memory of so many bytes, all of them 0xff: NaN as floats, -1 as integers.
 class DeviceMemory {
  public:

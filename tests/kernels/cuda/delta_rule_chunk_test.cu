@@ -23,16 +23,12 @@
 
 #include "kernels/rules/delta_rule/delta_rule_chunk_cuda.h"
 #include "tests/kernels/cuda/delta_rule_chunk_case.h"
+#include "tests/kernels/cuda/gpu.h"
 
 namespace eddy {
 namespace {
 
 constexpr double kTolerance = 1e-2;
-
-bool HasGpu() {
-  int count = 0;
-  return cudaGetDeviceCount(&count) == cudaSuccess && count > 0;
-}
 
 template <typename T>
 class OnDevice {
@@ -213,7 +209,7 @@ std::vector<Case> Cases() {
 class DeltaRuleChunk : public testing::Test {
  protected:
   void SetUp() override {
-    if (!HasGpu()) GTEST_SKIP() << "no GPU here";
+    EDDY_SKIP_WITHOUT_GPU();
     std::printf("seed %u\n", seed_);
   }
   const unsigned seed_ = std::random_device()();

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "tests/kernels/cuda/delta_rule_case.h"
+#include "tests/kernels/cuda/gpu.h"
 
 namespace eddy::testing {
 namespace {
@@ -219,9 +220,7 @@ class Life {
 
 class CudaDeltaRule : public ::testing::Test {
  protected:
-  void SetUp() override {
-    if (!HasGpu()) GTEST_SKIP() << "there is no GPU";
-  }
+  void SetUp() override { EDDY_SKIP_WITHOUT_GPU(); }
 };
 
 TEST_F(CudaDeltaRule, EqualsTheRecurrenceForRandomShapesAndHistories) {

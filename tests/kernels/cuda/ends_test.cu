@@ -15,6 +15,7 @@
 
 #include "kernels/cuda/gemm.h"
 #include "kernels/ends/ends_cuda.h"
+#include "tests/kernels/cuda/gpu.h"
 
 namespace eddy {
 namespace {
@@ -34,8 +35,7 @@ float Rounded(DType type, float x) {
 class EndsCudaTest : public ::testing::TestWithParam<Shape> {
  protected:
   void SetUp() override {
-    int devices = 0;
-    if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) GTEST_SKIP() << "no GPU";
+    EDDY_SKIP_WITHOUT_GPU();
     random_.seed(seed_);
     ASSERT_EQ(cudaStreamCreate(&stream_), cudaSuccess);
     gemm_ = MakeCudaGemm(stream_);

@@ -8,6 +8,7 @@
 
 #include <cstring>
 
+#include "tests/kernels/cuda/gpu.h"
 #include "tests/kernels/cuda/product_case.h"
 
 namespace eddy {
@@ -19,7 +20,7 @@ using testing::ProductOptions;
 class CudaGemmTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (!testing::HaveGpu()) GTEST_SKIP() << "there is no GPU here";
+    EDDY_SKIP_WITHOUT_GPU();
     ASSERT_EQ(cudaStreamCreate(&stream_), cudaSuccess);
     gemm_ = MakeCudaGemm(stream_);
     random_.seed(testing::FreshSeed());

@@ -11,6 +11,7 @@
 
 #include "kernels/cuda/gemm.h"
 #include "kernels/layers/mlp/mlp.h"
+#include "tests/kernels/cuda/gpu.h"
 #include "tests/kernels/cuda/product_case.h"
 
 namespace eddy {
@@ -28,7 +29,7 @@ struct Mlp {
 class MlpCudaTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (!testing::HaveGpu()) GTEST_SKIP() << "there is no GPU here";
+    EDDY_SKIP_WITHOUT_GPU();
     ASSERT_EQ(cudaStreamCreate(&stream_), cudaSuccess);
     gemm_ = MakeCudaGemm(stream_);
     random_.seed(testing::FreshSeed());

@@ -8,6 +8,7 @@
 
 #include <cmath>
 
+#include "tests/kernels/cuda/gpu.h"
 #include "tests/kernels/cuda/product_case.h"
 
 namespace eddy {
@@ -18,7 +19,7 @@ using testing::DeviceArray;
 class CudaNormTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (!testing::HaveGpu()) GTEST_SKIP() << "there is no GPU here";
+    EDDY_SKIP_WITHOUT_GPU();
     random_.seed(testing::FreshSeed());
   }
   void Finish() {

@@ -37,11 +37,6 @@ std::vector<float> WithGaps(const std::vector<float>& rows, int64_t width, int64
 
 }  // namespace
 
-bool HaveGpu() {
-  int count = 0;
-  return cudaGetDeviceCount(&count) == cudaSuccess && count > 0;
-}
-
 uint64_t FreshSeed() {
   const uint64_t seed = std::random_device()();
   std::printf("seed %llu\n", static_cast<unsigned long long>(seed));

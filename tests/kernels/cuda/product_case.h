@@ -11,9 +11,6 @@
 
 namespace eddy::testing {
 
-// False where there is no GPU.
-bool HaveGpu();
-
 // A fresh seed, printed.
 uint64_t FreshSeed();
 

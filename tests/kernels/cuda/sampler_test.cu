@@ -22,6 +22,7 @@
 #include "kernels/ends/sampler/philox.h"
 #include "kernels/ends/sampler/sampler_cpu.h"
 #include "kernels/ends/sampler/sampler_cuda.h"
+#include "tests/kernels/cuda/gpu.h"
 
 namespace eddy {
 namespace {
@@ -318,8 +319,7 @@ struct Amount {
 class SamplerCudaTest : public ::testing::TestWithParam<Amount> {
  protected:
   void SetUp() override {
-    int devices = 0;
-    if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) GTEST_SKIP() << "no GPU";
+    EDDY_SKIP_WITHOUT_GPU();
     RecordProperty("seed", std::to_string(seed_));
     random_.seed(seed_);
   }
