@@ -124,6 +124,7 @@ absl::Status DeviceExecutor::Feed(const BatchPlan& plan, StepResult* result) {
   if (bucket > 0) {
     parts_.steps.Pad(bucket);
     recorded_.Run(bucket);
+    result->recorded = true;
     EDDY_RETURN_IF_ERROR(Finish());
     parts_.model.ends().Collect(std::span(results_).first(rows_.size()));
     return Report(plan, result);

@@ -31,6 +31,7 @@ struct Saved {
 struct StepResult {
   std::vector<EntryResult> entries = {};  // one for each of plan.entries
   std::vector<Saved> saved = {};          // one for each of plan.saves
+  bool recorded = false;                  // it ran from the device's record of such steps
 };
 
 // Not thread-safe: the engine loop owns it.

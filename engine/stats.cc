@@ -28,6 +28,7 @@ StepStats CountStep(const BatchPlan& plan, const StepResult& result) {
     stats.fills_from_checkpoint += sequence->request.start != nullptr ? 1 : 0;
   }
   stats.saves = static_cast<int>(plan.saves.size());
+  stats.recorded = result.recorded;
   return stats;
 }
 

@@ -27,6 +27,7 @@ struct StepStats {
   int prompt_rows = 0;           // of `rows`, those of prompts
   int fills = 0, fills_from_checkpoint = 0, saves = 0;
   int not_finite = 0;                                 // sequences that ended for it
+  bool recorded = false;                              // see RecordedSteps
   absl::Duration step_time = absl::ZeroDuration();    // before Plan to after Commit
   absl::Duration device_time = absl::ZeroDuration();  // of it, inside Executor::Run
   // After the step:

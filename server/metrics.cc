@@ -149,6 +149,8 @@ void Metrics::RegisterEngine(const Options& options) {
       AddCounter("eddy_engine_host_seconds_total", "Time of steps outside the device's work.");
   device_seconds_ = AddCounter("eddy_engine_device_wait_seconds_total",
                                "Time of steps spent waiting for the device's work.");
+  recorded_steps_ = AddCounter("eddy_engine_recorded_steps_total",
+                               "Steps that ran from a record (a CUDA graph) of such steps.");
   not_finite_ = AddCounter("eddy_state_nonfinite_total",
                            "Sequences ended because their numbers became NaN or infinite.");
 
@@ -345,6 +347,7 @@ void Metrics::ObserveStep(const StepStats& stats) {
   generation_tokens_->Increment(stats.sampled);
   host_seconds_->Increment(absl::ToDoubleSeconds(stats.step_time - stats.device_time));
   device_seconds_->Increment(absl::ToDoubleSeconds(stats.device_time));
+  recorded_steps_->Increment(stats.recorded ? 1 : 0);
   step_rows_->Observe(stats.rows);
   step_sequences_->Observe(stats.sequences);
   HistogramMetric& step = stats.prompt_rows == 0            ? *step_decode_

@@ -149,6 +149,7 @@ class Metrics {
   prometheus::Gauge *pages_used_ = nullptr, *pages_total_ = nullptr;
   prometheus::Counter *prompt_tokens_ = nullptr, *generation_tokens_ = nullptr;
   prometheus::Counter *host_seconds_ = nullptr, *device_seconds_ = nullptr;
+  prometheus::Counter* recorded_steps_ = nullptr;
   prometheus::Counter *fills_initial_ = nullptr, *fills_checkpoint_ = nullptr;
   prometheus::Counter* not_finite_ = nullptr;
   std::unique_ptr<HistogramMetric> step_prefill_, step_decode_, step_mixed_;

@@ -134,6 +134,10 @@ SCHEDULER = [
     panel("Host share of steps", "Share of step time outside the device's work.", "percentunit",
           [(f"{rate('eddy_engine_host_seconds_total')} / ({rate('eddy_engine_host_seconds_total')} + "
             f"{rate('eddy_engine_device_wait_seconds_total')})", "host")]),
+    panel("Recorded steps", "Share of steps that ran from a record (a CUDA graph); 0 without a GPU.",
+          "percentunit",
+          [(f"{rate('eddy_engine_recorded_steps_total')} / "
+            f"{rate('eddy_engine_step_duration_seconds_count')}", "recorded")]),
     panel("Rows of a step", "Tokens fed in one step.", "short",
           [mean("eddy_engine_step_rows"), *quantiles("eddy_engine_step_rows", 0.5, 0.99)]),
     panel("Sequences of a step", "Sequences fed in one step.", "short",

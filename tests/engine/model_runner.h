@@ -85,6 +85,7 @@ class ModelRunner {
         auto run = loaded_.executor->Run(plan);
         EXPECT_TRUE(run.ok()) << run.status();
         result = *std::move(run);
+        recorded_steps_ += result.recorded ? 1 : 0;
       }
       for (Event& event : scheduler_->Commit(plan, std::move(result), absl::UnixEpoch())) {
         Answer& answer = answers[index.at(event.id)];
@@ -107,6 +108,8 @@ class ModelRunner {
   void ChangePlans(std::function<void(BatchPlan*)> change) { change_plan_ = std::move(change); }
   // The most sequences that had a slot and their pages at once.
   int most_running() const { return most_running_; }
+  // Steps that said that they ran from a record.
+  int recorded_steps() const { return recorded_steps_; }
 
  private:
   static void Note(Event event, int step, Answer* answer) {
@@ -125,7 +128,7 @@ class ModelRunner {
   std::unique_ptr<Scheduler> scheduler_;
   std::function<void(BatchPlan*)> change_plan_;
   RequestId next_id_ = 1;
-  int most_running_ = 0;
+  int most_running_ = 0, recorded_steps_ = 0;
 };
 
 inline Request Score(std::vector<int32_t> prompt, int top = 1) {

@@ -76,6 +76,7 @@ std::vector<Answer> AnswersOf(const std::string& model, bool records, int* runs)
   ModelRunner runner(model, {.slots = 7, .rows = 32}, &device);
   std::vector<Answer> answers = runner.Run(SomeRequests());
   *runs = device.runs;
+  EXPECT_EQ(runner.recorded_steps(), device.runs);
   return answers;
 }
 

@@ -21,6 +21,7 @@ TEST(StepStats, TellsPromptRowsFromTheRowsOfTheAnswer) {
   StepResult result{.entries = std::vector<EntryResult>(3), .saved = std::vector<Saved>(1)};
   result.entries[0].sampled = TokenReport{};
   result.entries[1].not_finite = NotFinite{};
+  result.recorded = true;
   const StepStats stats = CountStep(plan, result);
   EXPECT_EQ(stats.rows, 9);
   EXPECT_EQ(stats.sequences, 3);
@@ -31,6 +32,7 @@ TEST(StepStats, TellsPromptRowsFromTheRowsOfTheAnswer) {
   EXPECT_EQ(stats.fills, 2);
   EXPECT_EQ(stats.fills_from_checkpoint, 1);
   EXPECT_EQ(stats.saves, 1);
+  EXPECT_TRUE(stats.recorded);
 }
 
 TEST(WaitingLoad, Adds) {
