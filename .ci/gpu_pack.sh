@@ -1,31 +1,35 @@
 #!/usr/bin/env bash
-# Builds what is to be tested and measured on a GPU, and packs it with the shared libraries that it
-# needs (all but those of the C library and of CUDA) into one file: a machine with a GPU and a
-# driver, but without compilers and packages, then needs only this repository and
+# Builds what is to be tested and measured on a GPU, and packs it, with what the tests read and with
+# the shared libraries that the programs need (all but those of the C library and of CUDA), into one
+# file. A machine with a GPU and a driver, but without compilers and packages, then needs only
 #
 #   tests/gpu.sh build/gpu.tar.xz
+#
+# EDDY_CUDA_ARCHITECTURES=90a-real makes it for one architecture, and so quicker and smaller.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 .ci/setup.sh
-cmake --preset cuda >&2
+cmake --preset cuda ${EDDY_CUDA_ARCHITECTURES:+-DEDDY_CUDA_ARCHITECTURES="$EDDY_CUDA_ARCHITECTURES"} \
+  >&2
 cmake --build --preset cuda >&2
 cmake --build --preset cuda --target model_bench serve_bench cuda_benches >&2
 
 folder=build/gpu
 rm -rf "$folder"
-mkdir -p "$folder"
-bin=build/cuda/bin
-for program in eddy-server eddy kernels_test engine_test model_bench serve_bench "$bin"/cuda_*; do
-  program=$(basename "$program")
-  cp "$bin/$program" "$folder/"
+mkdir -p "$folder/bin" "$folder/tests"
+built=build/cuda/bin
+for program in eddy-server eddy kernels_test engine_test model_bench serve_bench "$built"/cuda_*; do
+  cp "$built/$(basename "$program")" "$folder/bin/"
 done
-cp "$bin/libeddy_cuda.so" "$folder/"
-strip "$folder"/*
+cp "$built/libeddy_cuda.so" "$folder/bin/"
+cp -R tests/golden "$folder/tests/"
 # What the loader would look for here and cannot find there.
-for program in "$folder"/*; do ldd "$program"; done |
+for program in "$folder"/bin/*; do ldd "$program"; done |
   awk '$3 ~ "^/" { print $3 }' | sort -u |
   grep -vE '/(libc|libm|libdl|librt|libpthread|ld-linux[^/]*|libcublas[^/]*|libcuda[^/]*)\.so' |
-  xargs -I{} cp -L {} "$folder/"
-tar -C build -cJf build/gpu.tar.xz gpu
+  xargs -I{} cp -L {} "$folder/bin/"
+strip "$folder"/bin/*
+# The programs hold the same kernels many times over: with a window over all of them, once.
+tar -C build -c gpu | xz --lzma2=preset=6,dict=256MiB -T1 >build/gpu.tar.xz
 ls -l build/gpu.tar.xz

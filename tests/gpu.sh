@@ -1,59 +1,126 @@
 #!/usr/bin/env bash
-# Runs the tests that need a GPU, on a machine that has one, from what .ci/gpu_pack.sh packed:
+# Runs what needs a GPU, on a machine that has one, from what .ci/gpu_pack.sh packed. The machine
+# needs a driver, CUDA's run-time libraries and, for the sanitizers, compute-sanitizer; no compiler,
+# no packages, and of the repository this script alone:
 #
-#   tests/gpu.sh build/gpu.tar.xz [tests|sanitizers|bench]
+#   tests/gpu.sh build/gpu.tar.xz [tests|sanitizers|steps|bench]...
 #
-# tests: every kernel against its twin and float64, the laws of every layer, and every golden set
-# through the executor. sanitizers: the kernel tests under compute-sanitizer. bench: the tables of
-# BENCHMARKS.md. Prints a summary; ends with 1 if anything failed.
+# (or the unpacked folder in place of the file). tests: every kernel against its twin and float64, the laws of every layer, and every golden set
+# through the executor, in both number modes. sanitizers: every kernel under memcheck, racecheck and
+# initcheck, at shapes that are small enough for them. steps: random requests come and go with the
+# CPU checking every layer, for EDDY_TEST_MINUTES (10) in EDDY_GPU_STEPS (4) programs with seeds of
+# their own. bench: the tables of BENCHMARKS.md.
+#
+# Parts that are named together run side by side, EDDY_GPU_JOBS programs at once (as many as there
+# are processors), benches last and alone. Prints a summary; ends with 1 if anything failed. Logs
+# stay in the folder EDDY_GPU_LOGS, if that is set.
 set -uo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
 pack=$1
-part=${2:-tests}
+shift
+[ $# -gt 0 ] || set -- tests
+at_once=${EDDY_GPU_JOBS:-$(nproc)}
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-tar -C "$folder" -xJf "$pack"
-bin=$folder/gpu
+logs=${EDDY_GPU_LOGS:-$folder/logs}
+mkdir -p "$logs"
+if [ -d "$pack" ]; then
+  cd "$pack" || exit 1
+else
+  tar -C "$folder" -xJf "$pack" || exit 1
+  cd "$folder/gpu" || exit 1  # tests find tests/golden here
+fi
 cublas=$(dirname "$(find /usr /opt -name 'libcublasLt.so.13' -print -quit 2>/dev/null)")
-export LD_LIBRARY_PATH=$bin:$cublas EDDY_TEST_DEVICE=cuda OPENBLAS_CORETYPE=${OPENBLAS_CORETYPE:-}
-[ -n "$OPENBLAS_CORETYPE" ] || unset OPENBLAS_CORETYPE
-failed=()
+export LD_LIBRARY_PATH=$PWD/bin:$cublas EDDY_TEST_DEVICE=cuda OPENBLAS_NUM_THREADS=1
+names=()
 
-try() { # name, command...
-  local name=$1 began=$SECONDS
+start() { # name, command...
+  local name=$1
   shift
-  if "$@" >"$folder/$name.log" 2>&1; then
-    echo "ok      $name ($((SECONDS - began)) s): $(grep -E 'PASSED|ERROR SUMMARY' "$folder/$name.log" | tail -1)"
-  else
-    echo "FAILED  $name ($((SECONDS - began)) s)"
-    grep -vE '^\[ (RUN|      OK)' "$folder/$name.log" | tail -40
-    failed+=("$name")
-  fi
+  while [ "$(jobs -rp | wc -l)" -ge "$at_once" ]; do wait -n || true; done
+  names+=("$name")
+  {
+    local began=$SECONDS
+    "$@" >"$logs/$name.log" 2>&1
+    echo "$? $((SECONDS - began))" >"$logs/$name.end"
+  } &
 }
 
-nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader
-case $part in
-  tests)
-    for test in "$bin"/cuda_*_test; do try "$(basename "$test")" "$test"; done
-    try kernels "$bin/kernels_test" --gtest_filter='*Layer*:*Ends*'
-    try engine "$bin/engine_test" \
-      --gtest_filter='*Golden*:*Hybrid*:*Mixed*:*KalmanModel*:*Recorded*:*Readouts*:OpenDevice*'
-    ;;
-  sanitizers)
-    for tool in memcheck racecheck initcheck; do
-      for test in "$bin"/cuda_*_test; do
-        try "$(basename "$test")_$tool" timeout 1800 \
-          compute-sanitizer --tool "$tool" --error-exitcode 9 "$test"
-      done
+start_shards() { # how many, name, command...
+  local shards=$1 name=$2 shard
+  shift 2
+  for ((shard = 0; shard < shards; ++shard)); do
+    start "${name}_$shard" env GTEST_TOTAL_SHARDS="$shards" GTEST_SHARD_INDEX="$shard" "$@"
+  done
+}
+
+run_tests() {
+  # The longest first.
+  start_shards 6 attention bin/cuda_attention_test
+  start_shards 6 scans bin/cuda_scans_test
+  start_shards 6 engine bin/engine_test --gtest_filter="$engine_tests"
+  start_shards 6 kernels bin/kernels_test --gtest_filter='*Layer*:*Ends*'
+  start_shards 4 delta_layer bin/cuda_delta_layer_test
+  start_shards 3 delta_rule_chunk bin/cuda_delta_rule_chunk_test
+  start_shards 3 delta_rule_step bin/cuda_delta_rule_step_test
+  start_shards 3 products bin/cuda_products_test
+  start_shards 3 ends bin/cuda_ends_test
+}
+engine_tests='*Golden*:*Hybrid*:*Mixed*:*KalmanModel*:*Recorded*:*Readouts*:OpenDevice*:CheckedDevice*'
+
+run_sanitizers() {
+  local tool test
+  for tool in racecheck memcheck initcheck; do
+    for test in bin/cuda_*_test; do
+      start "$(basename "$test")_$tool" \
+        compute-sanitizer --tool "$tool" --error-exitcode 9 "$test"
     done
-    ;;
-  bench)
-    for bench in "$bin"/cuda_*_bench; do
-      echo "== $(basename "$bench")"
-      "$bench" || failed+=("$(basename "$bench")")
-    done
-    ;;
-esac
-[ ${#failed[@]} -eq 0 ] && echo "all passed" && exit 0
-echo "failed: ${failed[*]}"
+  done
+}
+
+run_steps() {
+  local i
+  for ((i = 0; i < ${EDDY_GPU_STEPS:-4}; ++i)); do
+    start "steps_$i" env EDDY_TEST_MINUTES="${EDDY_TEST_MINUTES:-10}" \
+      bin/engine_test --gtest_filter='CheckedDevice.FindsNothing*'
+  done
+}
+
+run_bench() {
+  wait
+  local bench
+  for bench in bin/cuda_*_bench; do
+    names+=("$(basename "$bench")")
+    local began=$SECONDS
+    echo "== $(basename "$bench")"
+    "$bench" 2>&1 | tee "$logs/$(basename "$bench").log"
+    echo "${PIPESTATUS[0]} $((SECONDS - began))" >"$logs/$(basename "$bench").end"
+  done
+}
+
+nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader || exit 1
+wanted=" $* "
+for part in steps sanitizers tests bench; do
+  case $wanted in *" $part "*) "run_$part" ;; esac
+done
+wait
+
+count() { grep -c "$2" "$logs/$1.log" || true; }
+failed=()
+for name in "${names[@]}"; do
+  read -r code seconds <"$logs/$name.end"
+  # A program in which every test was skipped has proven nothing.
+  if [ "$(count "$name" '^\[ RUN ')" -gt 0 ] && [ "$(count "$name" '^\[       OK ')" -eq 0 ]; then
+    code="$code, and ran no test"
+  fi
+  if [ "$code" = 0 ]; then
+    echo "ok      $name ($seconds s): $(count "$name" '^\[       OK ') tests passed," \
+      "$(count "$name" '^\[  SKIPPED .* ms)') skipped $(grep -E 'SUMMARY' "$logs/$name.log")"
+  else
+    echo "FAILED  $name ($seconds s), ended with $code"
+    grep -vE '^\[ (RUN|      OK)' "$logs/$name.log" | cut -c1-300 | tail -40
+    failed+=("$name")
+  fi
+done
+[ ${#failed[@]} -eq 0 ] && echo "all ${#names[@]} passed, $SECONDS s" && exit 0
+echo "failed after $SECONDS s: ${failed[*]}"
 exit 1
