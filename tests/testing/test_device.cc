@@ -33,8 +33,8 @@ class NeedsDevice : public ::testing::Environment {
 
 }  // namespace
 
-std::unique_ptr<Device> OpenTestDevice() {
-  absl::StatusOr<OpenedDevice> opened = OpenDevice(Kind(), {.threads = 1, .matrices = DType::kF32});
+std::unique_ptr<Device> OpenTestDevice(DType matrices) {
+  absl::StatusOr<OpenedDevice> opened = OpenDevice(Kind(), {.threads = 1, .matrices = matrices});
   EDDY_CHECK(opened.ok());
   return std::move(opened->device);
 }

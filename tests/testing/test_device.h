@@ -8,8 +8,9 @@
 namespace eddy::testing {
 
 // By the environment variable EDDY_TEST_DEVICE: cpu, with one thread, which is the default; or
-// cuda, on which all tests of a program are skipped where there is no usable GPU. Weights are float
-// on both, so that both obey the same tolerances.
-std::unique_ptr<Device> OpenTestDevice();
+// cuda, on which all tests of a program are skipped where there is no usable GPU. Unless asked for
+// bfloat16, which the CPU does not have, weights are float on both, so that both obey the same
+// tolerances.
+std::unique_ptr<Device> OpenTestDevice(DType matrices = DType::kF32);
 
 }  // namespace eddy::testing
