@@ -1,15 +1,21 @@
-// Proves that a checked device lets good layers pass, through joins, chunks, forks and ends of many
-// sequences with every type of layer, and that it names a layer whose output or state is wrong.
-// With EDDY_TEST_DEVICE=cuda the layers are those of the GPU; EDDY_TEST_MINUTES makes it go on with
-// fresh requests for so long.
+// Proves that a checked device lets good layers pass, while sequences of many models join, leave,
+// are cancelled and go on from checkpoints, and that it names a layer whose output or state is
+// wrong. With EDDY_TEST_DEVICE=cuda the layers are those of the GPU, in both types of weights;
+// EDDY_TEST_MINUTES makes it go on with fresh models and requests for so long. Several programs may
+// do so side by side; each has a seed of its own, which EDDY_TEST_SEED repeats.
 #include "kernels/checked_device.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdio>
 #include <cstdlib>
+#include <iterator>
+#include <map>
 #include <random>
 #include <utility>
+#include <vector>
 
 #include "absl/time/clock.h"
 #include "tests/engine/forwarding_device.h"
@@ -22,46 +28,156 @@ namespace {
 
 using ::testing::HasSubstr;
 
-std::vector<Request> RandomRequests(std::mt19937& random, int count,
-                                    const std::shared_ptr<const Checkpoint>& start) {
-  std::vector<Request> requests;
-  for (int i = 0; i < count; ++i) {
-    std::vector<int32_t> prompt;
-    for (int64_t t = random() % 40 + 1; t > 0; --t) {
-      prompt.push_back(static_cast<int32_t>(random() % 60));
-    }
-    requests.push_back(Greedy(std::move(prompt), static_cast<int>(random() % 24)));
-    if (requests.back().max_new_tokens == 0) requests.back().report = {.top = 1};
-    requests.back().keep_state = random() % 4 == 0;
-    if (start != nullptr && random() % 3 == 0) requests.back().start = start;  // a fork
+struct Counts {
+  int64_t steps = 0, joined = 0, answered = 0, cancelled = 0, forked = 0;
+};
+
+// Sequences that come and go at random, with a model and its scheduler to themselves.
+class Crowd {
+ public:
+  // `device` and `random` outlive it.
+  Crowd(const std::string& model_dir, Device* device, std::mt19937& random) : random_(random) {
+    const int slots = Pick(2, 8);
+    auto loaded = LoadModel({.model_dir = model_dir,
+                             .max_sequences = slots,
+                             .max_rows_per_step = slots + Pick(1, 120),
+                             .kv_page_tokens = Pick(3, 16)},
+                            device);
+    EXPECT_TRUE(loaded.ok()) << loaded.status();
+    if (!loaded.ok()) std::abort();
+    loaded_ = *std::move(loaded);
+    slots_ = std::make_unique<StatePool>(loaded_.capacity.slots);
+    pages_ = std::make_unique<PagePool>(loaded_.capacity.page_sizes());
+    scheduler_ = std::make_unique<Scheduler>(
+        Scheduler::Limits{.max_rows_per_step = loaded_.capacity.max_rows_per_step}, slots_.get(),
+        pages_.get());
   }
-  return requests;
+
+  // So many steps in which others come, and then what it takes until nobody is left.
+  void Run(int steps, Counts* counts) {
+    for (int step = 0; step < steps || !scheduler_->idle(); ++step) {
+      if (step < steps) ComeAndGo(counts);
+      const BatchPlan plan = scheduler_->Plan(absl::UnixEpoch());
+      StepResult result;
+      if (!plan.empty()) {
+        auto run = loaded_.executor->Run(plan);
+        ASSERT_TRUE(run.ok()) << run.status();
+        result = *std::move(run);
+        ++counts->steps;
+      }
+      for (Event& event : scheduler_->Commit(plan, std::move(result), absl::UnixEpoch())) {
+        if (event.end) End(event, counts);
+      }
+    }
+    EXPECT_TRUE(live_.empty());
+    EXPECT_EQ(slots_->free_slots(), slots_->slots());
+    EXPECT_EQ(pages_->free_pages(), pages_->pages());
+  }
+
+ private:
+  int Pick(int least, int most) { return std::uniform_int_distribution<int>(least, most)(random_); }
+
+  void ComeAndGo(Counts* counts) {
+    while (live_.size() < 14 && Pick(0, 2) == 0) Join(nullptr, counts);
+    if (start_ != nullptr && Pick(0, 5) == 0) {  // two go on from where one was
+      for (int i = 0; i < 2; ++i) Join(start_, counts);
+      counts->forked += 2;
+    }
+    if (live_.empty() || Pick(0, 7) != 0) return;
+    const auto victim = std::next(live_.begin(), Pick(0, static_cast<int>(live_.size()) - 1));
+    victim->second = true;
+    scheduler_->Cancel(victim->first, absl::CancelledError("by the test"));
+  }
+  void Join(const std::shared_ptr<const Checkpoint>& start, Counts* counts) {
+    std::vector<int32_t> prompt;
+    const int most = Pick(0, 3) == 0 ? 150 : 40;
+    for (int t = Pick(start == nullptr ? 1 : 0, most); t > 0; --t) prompt.push_back(Pick(0, 59));
+    Request request = Greedy(std::move(prompt), Pick(0, 24));
+    request.id = ++last_id_;
+    request.start = start;
+    if (request.max_new_tokens == 0) request.report = {.top = 1};
+    request.sampling.temperature = static_cast<float>(Pick(0, 1));
+    request.keep_state = Pick(0, 3) == 0;
+    live_[request.id] = false;
+    scheduler_->Add(std::move(request));
+    ++counts->joined;
+  }
+  void End(const Event& event, Counts* counts) {
+    const auto found = live_.find(event.id);
+    ASSERT_NE(found, live_.end()) << "ended twice";
+    if (event.end->why.ok()) {
+      ++counts->answered;
+    } else {
+      EXPECT_TRUE(found->second) << event.end->why;
+      EXPECT_EQ(event.end->why.code(), absl::StatusCode::kCancelled) << event.end->why;
+      ++counts->cancelled;
+    }
+    live_.erase(found);
+    const auto& state = event.end->state;
+    // A fork of it must fit the models with the fewest positions.
+    if (state != nullptr && state->position < 60) start_ = state;
+  }
+
+  std::mt19937& random_;
+  LoadedModel loaded_;
+  std::unique_ptr<StatePool> slots_;
+  std::unique_ptr<PagePool> pages_;
+  std::unique_ptr<Scheduler> scheduler_;
+  std::map<RequestId, bool> live_;  // and whether it was cancelled
+  std::shared_ptr<const Checkpoint> start_;
+  RequestId last_id_ = 0;
+};
+
+unsigned Seed() {
+  const char* const given = std::getenv("EDDY_TEST_SEED");
+  const unsigned seed = given == nullptr ? std::random_device{}()
+                                         : static_cast<unsigned>(std::strtoul(given, nullptr, 10));
+  std::printf("EDDY_TEST_SEED=%u\n", seed);
+  std::fflush(stdout);
+  return seed;
+}
+
+// The types in which the device under test can hold matrices.
+std::vector<DType> WeightTypes() {
+  if (testing::OpenTestDevice()->backend() == "cpu") return {DType::kF32};
+  return {DType::kF32, DType::kBF16};
 }
 
 TEST(CheckedDevice, FindsNothingInGoodLayersHoweverSequencesComeAndGo) {
-  const unsigned seed = std::random_device{}();
+  const unsigned seed = Seed();
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937 random(seed);
   const char* const minutes = std::getenv("EDDY_TEST_MINUTES");
-  const absl::Time end = absl::Now() + absl::Minutes(minutes == nullptr ? 0 : std::atoi(minutes));
-  int64_t answers = 0;
+  const absl::Time begin = absl::Now();
+  const absl::Time end = begin + absl::Minutes(minutes == nullptr ? 0 : std::atof(minutes));
+  std::vector<std::pair<Mix, DType>> choices;
+  for (const Mix& mix : {GptWithKalman(), WindowedAndWhole(), AllDeltas(), AllScans(), Tiles()}) {
+    for (DType type : WeightTypes()) choices.emplace_back(mix, type);
+  }
+  Counts counts;
+  int models = 0;
   do {
-    for (const Mix& mix : {GptWithKalman(), WindowedAndWhole(), AllDeltas(), AllScans()}) {
-      SCOPED_TRACE(mix.name);
-      const RandomModel model(mix.config, static_cast<unsigned>(random()));
-      const std::unique_ptr<Device> device = MakeCheckedDevice(testing::OpenTestDevice());
-      ModelRunner runner(model.path(), {.slots = 5, .rows = 24}, device.get());
-      std::shared_ptr<const Checkpoint> start;
-      for (int round = 0; round < 2; ++round) {
-        for (Answer& answer : runner.Run(RandomRequests(random, 8, start))) {
-          ASSERT_TRUE(answer.end.why.ok()) << answer.end.why;
-          if (answer.end.state != nullptr) start = answer.end.state;
-          ++answers;
-        }
-      }
+    // All in turn, each time in another order.
+    if (models % static_cast<int>(choices.size()) == 0) {
+      std::shuffle(choices.begin(), choices.end(), random);
     }
-  } while (absl::Now() < end);
-  EXPECT_GE(answers, 64);
+    const auto& [mix, type] = choices[static_cast<size_t>(models) % choices.size()];
+    SCOPED_TRACE(::testing::Message() << "model " << models << ", " << mix.name
+                                      << (type == DType::kBF16 ? " in bfloat16" : " in float"));
+    const RandomModel model(mix.config, static_cast<unsigned>(random()));
+    const std::unique_ptr<Device> device = MakeCheckedDevice(testing::OpenTestDevice(type));
+    Crowd crowd(model.path(), device.get(), random);
+    ASSERT_NO_FATAL_FAILURE(crowd.Run(/*steps=*/40, &counts));
+    ++models;
+  } while (absl::Now() < end || models < static_cast<int>(choices.size()));
+  std::printf(
+      "%d models, %lld steps in %.0f s: %lld joined, %lld answered, %lld cancelled, %lld "
+      "forked\n",
+      models, static_cast<long long>(counts.steps), absl::ToDoubleSeconds(absl::Now() - begin),
+      static_cast<long long>(counts.joined), static_cast<long long>(counts.answered),
+      static_cast<long long>(counts.cancelled), static_cast<long long>(counts.forked));
+  EXPECT_EQ(counts.joined, counts.answered + counts.cancelled);
+  for (int64_t count : {counts.answered, counts.cancelled, counts.forked}) EXPECT_GT(count, 0);
 }
 
 // Adds to a row, or to the state, what should not be there.

@@ -121,6 +121,39 @@ inline Mix AllScans() {
           })};
 }
 
+// Heads of the sizes for which a GPU has kernels of their own.
+inline Mix Tiles() {
+  const nlohmann::json none = nlohmann::json::object();
+  const nlohmann::json scale = {{"gradient", "beta_aware"},
+                                {"eta", 0.5},
+                                {"normalise", false},
+                                {"clip", {0.5, 2}},
+                                {"retention", "none"}};
+  const auto delta = [](int key_dim, int value_dim, nlohmann::json more) {
+    more.update({{"key_dim", key_dim}, {"value_dim", value_dim}});
+    return DeltaLayer(more);
+  };
+  nlohmann::json config = NativeConfig(
+      {
+          delta(64, 64, none),
+          delta(128, 48, {{"heads", 1}, {"value_heads", 2}}),
+          delta(64, 32, {{"decay", "channel"}, {"decay_rank", 8}}),
+          delta(64, 16, {{"scale", scale}}),
+          delta(
+              64, 64,
+              {{"decay", "none"}, {"step", "kaczmarz"}, {"key_norm", "none"}, {"step_eps", 1e-6}}),
+          AttentionLayer({{"heads", 2}, {"head_dim", 64}, {"kv_heads", 1}}),
+          AttentionLayer({{"heads", 2}, {"head_dim", 128}, {"kv_heads", 2}, {"window", 50}}),
+          LayerOf({{"type", "gla"}, {"heads", 2}, {"key_dim", 64}, {"value_dim", 64}}, none),
+          LayerOf({{"type", "mamba2"}, {"heads", 2}, {"head_dim", 64}, {"state_dim", 64}}, none),
+          LayerOf({{"type", "mlstm"}, {"heads", 2}, {"key_dim", 32}, {"value_dim", 64}}, none),
+          KalmanLayer({{"channels", 64}, {"state_dim", 16}}),
+      },
+      /*vocab_size=*/64, /*hidden_size=*/64);
+  config["max_positions"] = 300;
+  return {"tiles", std::move(config)};
+}
+
 // A token at which a model changed by OverflowIn loses its numbers.
 constexpr int32_t kOverflowToken = 63;
 
