@@ -18,6 +18,7 @@ namespace {
 class FakeClock : public Clock {
  public:
   absl::Time Now() const override { return absl::FromUnixMillis(ms_.load()); }
+  absl::Duration Steady() const override { return absl::Milliseconds(ms_.load()); }
   void Advance(int64_t ms) { ms_ += ms; }
 
  private:

@@ -14,6 +14,7 @@ class FixedClock : public Clock {
  public:
   explicit FixedClock(absl::Time now) : now_(now) {}
   absl::Time Now() const override { return now_; }
+  absl::Duration Steady() const override { return now_ - absl::UnixEpoch(); }
 
  private:
   const absl::Time now_;
