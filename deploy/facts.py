@@ -100,7 +100,7 @@ def health_names() -> set[str]:
 
 def metric_names() -> set[str]:
     """As registered; histograms without _bucket, _sum and _count."""
-    text = _text("server/metrics.cc") + _text("server/live_metrics.cc")
+    text = "".join(_text(f"server/{name}.cc") for name in ("metrics", "live_metrics", "trace_metrics"))
     return set(_need(re.findall(r'"((?:eddy|grpc_server|process)_[a-z0-9_]+)"', text), "metrics"))
 
 

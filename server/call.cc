@@ -85,6 +85,7 @@ Tally Call::TallyAt(const End& end, absl::Time now) const {
   return {.prompt_tokens = prompt_tokens_,
           .generated_tokens = generated_,
           .timings = end.timings,
+          .phase = end.phase,
           .total = now - arrival_};
 }
 

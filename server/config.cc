@@ -64,6 +64,10 @@ void AddListenFlags(ServerConfig* c, LogNames* log, FlagSet* flags) {
              "where Prometheus reads /metrics; empty: nowhere");
   flags->Add("port_file", &c->port_file, flag::Text("path or empty"),
              "gets the ports that were bound, as JSON");
+  flags->Add("otlp_endpoint", &c->otlp_endpoint, flag::Text("http://host:port or empty"),
+             "collector that gets a trace of each call, by OTLP over HTTP; empty: none does");
+  flags->Add("otlp_sample_ratio", &c->otlp_sample_ratio, flag::Real(0, 1),
+             "share of the calls without a traceparent that are traced; others' callers decide");
   flags->Add("reflection", &c->reflection, flag::Bool(), "gRPC reflection");
   flags->Add("log_level", &log->level, flag::OneOf({"debug", "info", "warning", "error"}),
              "the least important lines that are logged");
@@ -189,6 +193,19 @@ void CheckModel(ServerConfig* c, const FlagSet& flags, std::vector<std::string>*
   }
 }
 
+// A plain http URL, maybe with a path. Whoever wants more, TLS say, puts a collector beside the
+// server.
+bool IsEndpoint(const std::string& url) {
+  constexpr size_t kScheme = 7;
+  if (url.rfind("http://", 0) != 0 || url.size() > 1024) return false;
+  for (const char c : url) {
+    if (!absl::ascii_isgraph(c) || std::strchr("@?#\"<>\\^`{|}", c) != nullptr) return false;
+  }
+  const std::string place = url.substr(kScheme, url.find('/', kScheme) - kScheme);
+  HostPort parsed;
+  return ParseHostPort(place, &parsed) && parsed.port > 0;
+}
+
 void CheckAddresses(const ServerConfig& c, std::vector<std::string>* faults) {
   if (!IsGrpcAddress(c.listen)) {
     faults->push_back(absl::StrCat("--listen=", c.listen,
@@ -204,6 +221,11 @@ void CheckAddresses(const ServerConfig& c, std::vector<std::string>* faults) {
     faults->push_back(absl::StrCat(
         "--metrics_listen=", c.metrics_listen,
         ": must be an IPv4 address and a port of 0 to 65535, as in 0.0.0.0:9464, or empty"));
+  }
+  if (!c.otlp_endpoint.empty() && !IsEndpoint(c.otlp_endpoint)) {
+    faults->push_back(absl::StrCat("--otlp_endpoint=", c.otlp_endpoint,
+                                   ": must be http://host:port, as in http://127.0.0.1:4318, or "
+                                   "empty"));
   }
   const struct {
     const char* name;

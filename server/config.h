@@ -27,6 +27,8 @@ struct ServerConfig {
   std::string admin_listen;
   std::string metrics_listen = "0.0.0.0:9464";
   std::string port_file;
+  std::string otlp_endpoint;
+  double otlp_sample_ratio = 1;
   bool reflection = true;
   int max_sequences = 0;
   double memory_fraction = 0.9;

@@ -41,7 +41,7 @@ void StartCall(const ServiceContext& context, const grpc::ByteBuffer& bytes, Met
     return reply->Refuse(std::move(*error));
   }
   call.shape.request_id = rpc.id();
-  rpc.CountForEngine();
+  rpc.CountForEngine(call.plan.request.max_new_tokens);
   context.env.metrics->CountRequest(method, call.plan.request.max_new_tokens);
   const RequestId id = backend->delivery->Open(reply);
   reply->Connect([render, shape = std::move(call.shape)](
@@ -75,7 +75,8 @@ void StartTextCall(const ServiceContext& context, const grpc::ByteBuffer& bytes,
 grpc::ServerUnaryReactor* GenerationService::Generate(grpc::CallbackServerContext* call,
                                                       const grpc::ByteBuffer* request,
                                                       grpc::ByteBuffer* answer) {
-  auto* const reply = new UnaryReply(Rpc(call, "Generate", &context_->env), answer);
+  auto* const reply =
+      new UnaryReply(Rpc(call, "eddy.v1.GenerationService/Generate", &context_->env), answer);
   StartCall<v1::GenerateRequest>(*context_, *request, MethodLabel::kGenerate, ReadGenerateRequest,
                                  ToGenerateResponse, reply);
   return reply;
@@ -84,7 +85,8 @@ grpc::ServerUnaryReactor* GenerationService::Generate(grpc::CallbackServerContex
 grpc::ServerWriteReactor<grpc::ByteBuffer>* GenerationService::GenerateStream(
     grpc::CallbackServerContext* call, const grpc::ByteBuffer* request) {
   auto* const reply =
-      new TokenStream(Rpc(call, "GenerateStream", &context_->env), context_->outbox_bytes_max);
+      new TokenStream(Rpc(call, "eddy.v1.GenerationService/GenerateStream", &context_->env),
+                      context_->outbox_bytes_max);
   StartCall<v1::GenerateRequest>(*context_, *request, MethodLabel::kGenerateStream,
                                  ReadGenerateRequest, ToGenerateResponse, reply);
   return reply;
@@ -93,7 +95,8 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* GenerationService::GenerateStream(
 grpc::ServerUnaryReactor* GenerationService::Score(grpc::CallbackServerContext* call,
                                                    const grpc::ByteBuffer* request,
                                                    grpc::ByteBuffer* answer) {
-  auto* const reply = new UnaryReply(Rpc(call, "Score", &context_->env), answer);
+  auto* const reply =
+      new UnaryReply(Rpc(call, "eddy.v1.GenerationService/Score", &context_->env), answer);
   StartCall<v1::ScoreRequest>(*context_, *request, MethodLabel::kScore, ReadScoreRequest,
                               ToScoreResponse, reply);
   return reply;
@@ -102,7 +105,8 @@ grpc::ServerUnaryReactor* GenerationService::Score(grpc::CallbackServerContext* 
 grpc::ServerUnaryReactor* GenerationService::Tokenize(grpc::CallbackServerContext* call,
                                                       const grpc::ByteBuffer* request,
                                                       grpc::ByteBuffer* answer) {
-  auto* const reply = new UnaryReply(Rpc(call, "Tokenize", &context_->env), answer);
+  auto* const reply =
+      new UnaryReply(Rpc(call, "eddy.v1.GenerationService/Tokenize", &context_->env), answer);
   auto work = [](const v1::TokenizeRequest& text, const ServedModel& model, UnaryReply* to) {
     v1::TokenizeResponse response;
     std::optional<Error> error = Encode(text, model, &response);
@@ -115,7 +119,8 @@ grpc::ServerUnaryReactor* GenerationService::Tokenize(grpc::CallbackServerContex
 grpc::ServerUnaryReactor* GenerationService::Detokenize(grpc::CallbackServerContext* call,
                                                         const grpc::ByteBuffer* request,
                                                         grpc::ByteBuffer* answer) {
-  auto* const reply = new UnaryReply(Rpc(call, "Detokenize", &context_->env), answer);
+  auto* const reply =
+      new UnaryReply(Rpc(call, "eddy.v1.GenerationService/Detokenize", &context_->env), answer);
   auto work = [](const v1::DetokenizeRequest& ids, const ServedModel& model, UnaryReply* to) {
     to->Answer(Decode(ids, model));
   };

@@ -1,8 +1,10 @@
 #include "server/ids.h"
 
+#include <unistd.h>
+
 #include <algorithm>
-#include <array>
-#include <random>
+
+#include "base/check.h"
 
 namespace eddy {
 namespace {
@@ -17,13 +19,10 @@ std::string Hex(uint64_t value, int digits) {
   return text;
 }
 
-bool IsLowerHex(std::string_view text) {
-  return std::all_of(text.begin(), text.end(),
-                     [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
-}
-
-bool IsZero(std::string_view text) {
-  return std::all_of(text.begin(), text.end(), [](char c) { return c == '0'; });
+uint64_t RandomNonZero() {
+  uint64_t number = RandomSeed();
+  while (number == 0) number = RandomSeed();
+  return number;
 }
 
 }  // namespace
@@ -36,9 +35,11 @@ bool IsRequestId(std::string_view text) {
   });
 }
 
+// Not std::random_device, which asks the processor and takes tens of microseconds on some.
 uint64_t RandomSeed() {
-  std::random_device device;
-  return (static_cast<uint64_t>(device()) << 32) | device();
+  uint64_t seed = 0;
+  EDDY_CHECK(getentropy(&seed, sizeof(seed)) == 0);
+  return seed;
 }
 
 std::string NewUuid() {
@@ -49,21 +50,8 @@ std::string NewUuid() {
          digits.substr(16, 4) + "-" + digits.substr(20);
 }
 
-std::string TraceIdOf(std::string_view traceparent) {
-  if (traceparent.size() != 55 || traceparent.substr(0, 3) != "00-" || traceparent[35] != '-' ||
-      traceparent[52] != '-') {
-    return "";
-  }
-  const std::string_view trace = traceparent.substr(3, 32), parent = traceparent.substr(36, 16);
-  const bool valid = IsLowerHex(trace) && IsLowerHex(parent) &&
-                     IsLowerHex(traceparent.substr(53)) && !IsZero(trace) && !IsZero(parent);
-  return valid ? std::string(trace) : "";
-}
+std::string NewTraceId() { return Hex(RandomSeed(), 16) + Hex(RandomNonZero(), 16); }
 
-std::string NewSpanId() {
-  uint64_t id = RandomSeed();
-  while (id == 0) id = RandomSeed();
-  return Hex(id, 16);
-}
+std::string NewSpanId() { return Hex(RandomNonZero(), 16); }
 
 }  // namespace eddy

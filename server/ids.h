@@ -13,9 +13,8 @@ bool IsRequestId(std::string_view text);
 std::string NewUuid();
 uint64_t RandomSeed();
 
-// The trace-id of a W3C traceparent header, version 00 ("00-<32 hex>-<16 hex>-<2 hex>", neither id
-// all zeros); empty if it is anything else.
-std::string TraceIdOf(std::string_view traceparent);
-std::string NewSpanId();  // 16 hex digits, not all zeros
+// Random ids of W3C Trace Context in small hex digits, 32 and 16 of them, not all zeros.
+std::string NewTraceId();
+std::string NewSpanId();
 
 }  // namespace eddy

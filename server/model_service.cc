@@ -29,7 +29,8 @@ std::optional<Error> CheckListModels(const v1::ListModelsRequest& request) {
 grpc::ServerUnaryReactor* ModelService::ListModels(grpc::CallbackServerContext* call,
                                                    const grpc::ByteBuffer* request,
                                                    grpc::ByteBuffer* answer) {
-  auto* const reply = new UnaryReply(Rpc(call, "ListModels", &context_->env), answer);
+  auto* const reply =
+      new UnaryReply(Rpc(call, "eddy.v1.ModelService/ListModels", &context_->env), answer);
   v1::ListModelsRequest message;
   std::optional<Error> error = context_->lifecycle->Refusal();
   if (!error.has_value()) error = ReadMessage(*request, &message);
@@ -47,7 +48,8 @@ grpc::ServerUnaryReactor* ModelService::ListModels(grpc::CallbackServerContext* 
 grpc::ServerUnaryReactor* ModelService::GetModel(grpc::CallbackServerContext* call,
                                                  const grpc::ByteBuffer* request,
                                                  grpc::ByteBuffer* answer) {
-  auto* const reply = new UnaryReply(Rpc(call, "GetModel", &context_->env), answer);
+  auto* const reply =
+      new UnaryReply(Rpc(call, "eddy.v1.ModelService/GetModel", &context_->env), answer);
   v1::GetModelRequest message;
   std::optional<Error> error = context_->lifecycle->Refusal();
   if (!error.has_value()) error = ReadMessage(*request, &message);
@@ -66,7 +68,8 @@ grpc::ServerUnaryReactor* ModelService::GetModel(grpc::CallbackServerContext* ca
 grpc::ServerUnaryReactor* ModelService::GetServerStatus(grpc::CallbackServerContext* call,
                                                         const grpc::ByteBuffer* request,
                                                         grpc::ByteBuffer* answer) {
-  auto* const reply = new UnaryReply(Rpc(call, "GetServerStatus", &context_->env), answer);
+  auto* const reply =
+      new UnaryReply(Rpc(call, "eddy.v1.ModelService/GetServerStatus", &context_->env), answer);
   v1::GetServerStatusRequest message;
   if (std::optional<Error> error = ReadMessage(*request, &message)) {
     reply->Refuse(std::move(*error));

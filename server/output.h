@@ -38,6 +38,7 @@ struct Tally {
   int prompt_tokens = 0;
   int generated_tokens = 0;  // the one that ended it included
   Timings timings = {};
+  std::optional<Phase> phase = {};  // how far it came in the engine; none: it was not taken there
   absl::Duration total = absl::ZeroDuration();  // arrival to now
 };
 

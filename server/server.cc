@@ -1,6 +1,7 @@
 #include "server/server.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <utility>
 
 #include "absl/time/clock.h"
@@ -14,6 +15,8 @@
 #include "server/metrics_server.h"
 #include "server/model_service.h"
 #include "server/session_service.h"
+#include "server/trace_exporter.h"
+#include "server/trace_metrics.h"
 
 namespace eddy {
 namespace {
@@ -49,6 +52,20 @@ RequestLimits LimitsOf(const ServerConfig& config) {
           .max_request_time = config.max_request_time};
 }
 
+// Null if traces go nowhere.
+std::unique_ptr<TraceExporter> ExporterOf(const ServerConfig& config, const Clock* clock,
+                                          TraceObserver* observer) {
+  if (config.otlp_endpoint.empty()) return nullptr;
+  std::string fault;
+  TraceExporter::Options options{
+      .endpoint = config.otlp_endpoint,
+      .resource = ReadResource(std::getenv("OTEL_SERVICE_NAME"),
+                               std::getenv("OTEL_RESOURCE_ATTRIBUTES"), &fault),
+      .model_name = config.model_name};
+  if (!fault.empty()) Log(LogLevel::kWarning, "resource_not_read", {{"error", fault}});
+  return std::make_unique<TraceExporter>(options, clock, observer);
+}
+
 }  // namespace
 
 // In order of construction; the engine's side is built by Serve and goes before the edges do.
@@ -58,8 +75,14 @@ struct Server::Parts {
         clock(the_clock),
         wake(std::move(the_wake)),
         metrics(MetricsOptions(config)),
+        trace_metrics(metrics.registry().get()),
+        traces(ExporterOf(config, clock, &trace_metrics)),
         open_calls([this] { wake(); }) {
-    context.env = {.clock = clock, .metrics = &metrics, .open_calls = &open_calls};
+    context.env = {.clock = clock,
+                   .metrics = &metrics,
+                   .open_calls = &open_calls,
+                   .traces = traces.get(),
+                   .trace_sample_ratio = config.otlp_sample_ratio};
     context.lifecycle = &lifecycle;
     context.start_time = clock->Now();
     context.outbox_bytes_max = config.outbox_bytes_max;
@@ -72,6 +95,8 @@ struct Server::Parts {
   const Clock* const clock;
   absl::AnyInvocable<void()> wake;
   Metrics metrics;
+  TraceMetrics trace_metrics;
+  std::unique_ptr<TraceExporter> traces;  // when it goes, it sends what is left
   OpenCalls open_calls;
   Lifecycle lifecycle;
   LastStep last_step;
