@@ -53,6 +53,18 @@ void AddCommonFlags(CommonFlags* common, FlagSet* flags) {
              "attempts after the first, when the server is full or not ready");
   flags->Add("request_id", &common->request_id, flag::Text("1 to 128 of A-Za-z0-9._:-"),
              "name of the call in the server's log; default: the server makes one");
+  flags->Add("traceparent", &common->traceparent, flag::Text("00-TRACE-SPAN-FLAGS, in hex"),
+             "the trace that the call belongs to (W3C); default: the server begins one");
+}
+
+// Small hex digits and dashes: whether it is a traceparent is the server's to say, but gRPC ends a
+// program that hands it metadata with other bytes.
+void CheckTraceparent(const std::string& text, std::vector<std::string>* faults) {
+  if (text.empty()) return;
+  if (text.size() == 55 && text.find_first_not_of("0123456789abcdef-") == std::string::npos) return;
+  faults->push_back(absl::StrCat("--traceparent=", text,
+                                 ": must be 00-TRACE-SPAN-FLAGS, 32, 16 and "
+                                 "2 small hex digits"));
 }
 
 void PrintUsage(const FlagSet& common, std::ostream& out) {
@@ -94,6 +106,9 @@ int RunCommand(Command* command, const CommonFlags& common, std::ostream& out, s
   }
   if (status.ok()) return command->exit_status();
   PrintError(status, output.json, err);
+  if (!connection.trace_id().empty() && !output.json) {
+    err << "  trace: " << connection.trace_id() << "\n";
+  }
   if (status.error_code() == grpc::StatusCode::UNAVAILABLE && status.error_details().empty() &&
       !output.json) {
     err << "  target: " << common.target << "\n";
@@ -147,6 +162,7 @@ int RunClient(const std::vector<std::string>& args, std::ostream& out, std::ostr
     return 0;
   }
   faults.insert(faults.end(), parsed.faults.begin(), parsed.faults.end());
+  CheckTraceparent(common.traceparent, &faults);
   // A flag without a value may have taken the name's second word for it; that is a fault as well.
   const size_t length = std::min(NameLength(*name), parsed.positional.size());
   const std::vector<std::string> more = command->Prepare(

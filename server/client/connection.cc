@@ -23,7 +23,8 @@ std::string ServiceConfig(int retries) {
 
 }  // namespace
 
-Connection::Connection(const CommonFlags& common) : timeout_(common.timeout) {
+Connection::Connection(const CommonFlags& common)
+    : timeout_(common.timeout), traceparent_(common.traceparent) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kReceiveBytesMax);
   arguments.SetServiceConfigJSON(ServiceConfig(common.retries));
@@ -32,8 +33,15 @@ Connection::Connection(const CommonFlags& common) : timeout_(common.timeout) {
       grpc::CreateCustomChannel(common.target, grpc::InsecureChannelCredentials(), arguments);
 }
 
-void Connection::SetDeadline(grpc::ClientContext* context) const {
+void Connection::Prepare(grpc::ClientContext* context) const {
   context->set_deadline(absl::ToChronoTime(absl::Now() + timeout_));
+  if (!traceparent_.empty()) context->AddMetadata("traceparent", traceparent_);
+}
+
+void Connection::NoteTrace(const grpc::ClientContext& context) {
+  const auto& trailers = context.GetServerTrailingMetadata();
+  const auto it = trailers.find("x-trace-id");
+  trace_id_ = it == trailers.end() ? "" : std::string(it->second.data(), it->second.size());
 }
 
 }  // namespace eddy::client

@@ -18,6 +18,7 @@ struct CommonFlags {
   std::string output = "text";
   int retries = 3;
   std::string request_id;
+  std::string traceparent;
 };
 
 // Retries what was refused and may succeed soon (a full line, a server that starts or ends), as the
@@ -27,11 +28,16 @@ class Connection {
   explicit Connection(const CommonFlags& common);
 
   const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
-  // Gives a call its deadline: the timeout from now on.
-  void SetDeadline(grpc::ClientContext* context) const;
+  // Gives a call its deadline, the timeout from now on, and the trace that it belongs to.
+  void Prepare(grpc::ClientContext* context) const;
+  // Keeps what the server said of the trace of a call that is over.
+  void NoteTrace(const grpc::ClientContext& context);
+  const std::string& trace_id() const { return trace_id_; }  // empty: it said nothing
 
  private:
   const absl::Duration timeout_;
+  const std::string traceparent_;
+  std::string trace_id_;
   std::shared_ptr<grpc::Channel> channel_;
 };
 

@@ -87,7 +87,7 @@ class Generate : public Command {
   grpc::Status Run(Connection* connection, Output* output) override {
     const auto stub = v1::GenerationService::NewStub(connection->channel());
     grpc::ClientContext context;
-    connection->SetDeadline(&context);
+    connection->Prepare(&context);
     Tail tail;
     grpc::Status status;
     v1::GenerateResponse response;
@@ -101,6 +101,7 @@ class Generate : public Command {
       status = stub->Generate(&context, request_, &response);
       if (status.ok()) Write(response, output, &tail);
     }
+    connection->NoteTrace(context);
     if (!output->out.good()) {
       return {grpc::StatusCode::UNKNOWN, "standard output cannot be written"};
     }

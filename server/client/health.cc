@@ -46,7 +46,7 @@ class Health : public Command {
 
   grpc::Status Check(Stub* stub, const Connection& connection, HealthCheckResponse* response) {
     grpc::ClientContext context;
-    connection.SetDeadline(&context);
+    connection.Prepare(&context);
     return stub->Check(&context, request_, response);
   }
 

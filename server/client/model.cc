@@ -61,7 +61,7 @@ class ModelList : public Command {
     v1::ListModelsResponse all;
     do {
       grpc::ClientContext context;
-      connection->SetDeadline(&context);
+      connection->Prepare(&context);
       v1::ListModelsResponse page;
       grpc::Status status = stub->ListModels(&context, request, &page);
       if (!status.ok()) return status;
@@ -96,7 +96,7 @@ class ModelGet : public Command {
   grpc::Status Run(Connection* connection, Output* output) override {
     const auto stub = v1::ModelService::NewStub(connection->channel());
     grpc::ClientContext context;
-    connection->SetDeadline(&context);
+    connection->Prepare(&context);
     v1::GetModelResponse response;
     grpc::Status status = stub->GetModel(&context, request_, &response);
     if (!status.ok()) return status;
@@ -123,7 +123,7 @@ class ModelStatus : public Command {
   grpc::Status Run(Connection* connection, Output* output) override {
     const auto stub = v1::ModelService::NewStub(connection->channel());
     grpc::ClientContext context;
-    connection->SetDeadline(&context);
+    connection->Prepare(&context);
     v1::GetServerStatusResponse response;
     grpc::Status status = stub->GetServerStatus(&context, {}, &response);
     if (!status.ok()) return status;

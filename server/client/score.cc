@@ -47,9 +47,10 @@ class Score : public Command {
   grpc::Status Run(Connection* connection, Output* output) override {
     const auto stub = v1::GenerationService::NewStub(connection->channel());
     grpc::ClientContext context;
-    connection->SetDeadline(&context);
+    connection->Prepare(&context);
     v1::ScoreResponse response;
     grpc::Status status = stub->Score(&context, request_, &response);
+    connection->NoteTrace(context);
     if (!status.ok()) return status;
     if (output->json) {
       output->out << Json(response) << "\n";

@@ -35,7 +35,7 @@ class Tokenize : public Command {
   grpc::Status Run(Connection* connection, Output* output) override {
     const auto stub = v1::GenerationService::NewStub(connection->channel());
     grpc::ClientContext context;
-    connection->SetDeadline(&context);
+    connection->Prepare(&context);
     v1::TokenizeResponse response;
     grpc::Status status = stub->Tokenize(&context, request_, &response);
     if (!status.ok()) return status;
@@ -82,7 +82,7 @@ class Detokenize : public Command {
   grpc::Status Run(Connection* connection, Output* output) override {
     const auto stub = v1::GenerationService::NewStub(connection->channel());
     grpc::ClientContext context;
-    connection->SetDeadline(&context);
+    connection->Prepare(&context);
     v1::DetokenizeResponse response;
     grpc::Status status = stub->Detokenize(&context, request_, &response);
     if (!status.ok()) return status;

@@ -30,9 +30,10 @@ class FakeGeneration : public v1::GenerationService::Service {
     if (!generated.empty()) *response = generated.front();
     return status;
   }
-  grpc::Status GenerateStream(grpc::ServerContext*, const v1::GenerateRequest* request,
+  grpc::Status GenerateStream(grpc::ServerContext* context, const v1::GenerateRequest* request,
                               grpc::ServerWriter<v1::GenerateResponse>* writer) override {
     ++streams;
+    Trace(context);
     generate = *request;
     if (refusals > 0) {
       --refusals;
@@ -41,8 +42,9 @@ class FakeGeneration : public v1::GenerationService::Service {
     for (const v1::GenerateResponse& message : generated) writer->Write(message);
     return status;
   }
-  grpc::Status Score(grpc::ServerContext*, const v1::ScoreRequest* request,
+  grpc::Status Score(grpc::ServerContext* context, const v1::ScoreRequest* request,
                      v1::ScoreResponse* response) override {
+    Trace(context);
     score = *request;
     *response = scored;
     return status;
@@ -70,7 +72,18 @@ class FakeGeneration : public v1::GenerationService::Service {
   v1::DetokenizeResponse detokenized;
   grpc::Status status;  // after the answer
   int refusals = 0;
-  int streams = 0;  // attempts of GenerateStream
+  int streams = 0;          // attempts of GenerateStream
+  std::string traceparent;  // of the metadata
+  std::string trace_id;     // for the trailers; empty: none
+
+ private:
+  void Trace(grpc::ServerContext* context) {
+    const auto it = context->client_metadata().find("traceparent");
+    traceparent = it == context->client_metadata().end()
+                      ? ""
+                      : std::string(it->second.data(), it->second.size());
+    if (!trace_id.empty()) context->AddTrailingMetadata("x-trace-id", trace_id);
+  }
 };
 
 class FakeModels : public v1::ModelService::Service {
