@@ -66,33 +66,32 @@ HttpPost::Answer HttpPost::Send(const std::string& json,
   curl_easy_setopt(easy, CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(json.size()));
   curl_easy_setopt(easy, CURLOPT_POSTFIELDS, json.data());
   curl_easy_setopt(easy, CURLOPT_WRITEDATA, &answer.body);
-  EDDY_CHECK(curl_multi_add_handle(handles_->multi, easy) == CURLM_OK);
-  CURLcode result = CURLE_OPERATION_TIMEDOUT;
-  for (int running = 1;;) {
+  CURLM* const multi = handles_->multi;
+  CURLMcode fault = curl_multi_add_handle(multi, easy);
+  const CURLMsg* end = nullptr;
+  for (int running = 1, more = 0; fault == CURLM_OK;) {
     const absl::Duration left = time_left();
     if (left <= absl::ZeroDuration()) break;
-    EDDY_CHECK(curl_multi_perform(handles_->multi, &running) == CURLM_OK);
-    if (running == 0) {
-      int more = 0;
-      const CURLMsg* const message = curl_multi_info_read(handles_->multi, &more);
-      EDDY_CHECK(message != nullptr);
-      result = message->data.result;
-      break;
-    }
-    EDDY_CHECK(curl_multi_poll(handles_->multi, nullptr, 0, Milliseconds(left), nullptr) ==
-               CURLM_OK);
+    fault = curl_multi_perform(multi, &running);
+    if (running == 0) end = curl_multi_info_read(multi, &more);
+    if (fault != CURLM_OK || end != nullptr) break;
+    fault = curl_multi_poll(multi, nullptr, 0, Milliseconds(left), nullptr);
   }
-  if (result == CURLE_OK) {
+  if (fault != CURLM_OK) {
+    answer.error = curl_multi_strerror(fault);
+  } else if (end == nullptr) {
+    answer.error = curl_easy_strerror(CURLE_OPERATION_TIMEDOUT);
+  } else if (end->data.result != CURLE_OK) {
+    answer.error = curl_easy_strerror(end->data.result);
+  } else {
     long status = 0;
     curl_off_t retry_after = 0;
     curl_easy_getinfo(easy, CURLINFO_RESPONSE_CODE, &status);
     curl_easy_getinfo(easy, CURLINFO_RETRY_AFTER, &retry_after);
     answer.status = static_cast<int>(status);
     if (retry_after > 0) answer.retry_after = absl::Seconds(retry_after);
-  } else {
-    answer.error = curl_easy_strerror(result);
   }
-  curl_multi_remove_handle(handles_->multi, easy);
+  curl_multi_remove_handle(multi, easy);
   return answer;
 }
 
