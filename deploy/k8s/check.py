@@ -76,8 +76,8 @@ class Checker:
         return dict(given)
 
     def run(self) -> None:
-        for check in (self.schemas, self.flags, self.ports, self.probes, self.selectors, self.times,
-                      self.security, self.model, self.image, self.scaling, self.monitoring,
+        for check in (self.schemas, self.flags, self.ports, self.ways_out, self.probes, self.selectors,
+                      self.times, self.security, self.model, self.image, self.scaling, self.monitoring,
                       self.namespaces):
             check()
 
@@ -124,8 +124,9 @@ class Checker:
         if not any(s["spec"].get("clusterIP") == "None" for s in self._all("Service")):
             self._fault("there is no headless Service for clients that balance by themselves")
         for policy in self._all("NetworkPolicy"):
-            used = {p["port"] for rule in policy["spec"]["ingress"] for p in rule["ports"]}
-            if used != set(wanted):
+            rules = policy["spec"]
+            used = {p["port"] for rule in rules.get("ingress", []) for p in rule["ports"]}
+            if "Ingress" in rules["policyTypes"] and used != set(wanted):
                 self._fault(f"NetworkPolicy: lets in to {sorted(used)}, not to {sorted(wanted)}")
         for monitor in self._all("PodMonitor"):
             if {e["port"] for e in monitor["spec"]["podMetricsEndpoints"]} != {"metrics"}:
@@ -133,6 +134,16 @@ class Checker:
         for pool in self._all("InferencePool"):
             if [p["number"] for p in pool["spec"]["targetPorts"]] != [wanted["grpc"]]:
                 self._fault("InferencePool: targetPorts are not the gRPC port")
+
+    def ways_out(self) -> None:
+        """Where policies hold the pods, what they let out is names and the collector of traces."""
+        policies = [p["spec"] for p in self._all("NetworkPolicy") if "Egress" in p["spec"]["policyTypes"]]
+        ports = {port["port"] for policy in policies for rule in policy["egress"] for port in rule["ports"]}
+        endpoint = self._flags.get("otlp_endpoint", "")
+        wanted = {53, int(endpoint.rstrip("/").rpartition(":")[2])} if endpoint else set()
+        if policies and ports != wanted:
+            self._fault(f"NetworkPolicy: lets out to {sorted(ports)}, not to {sorted(wanted)}, which "
+                        f"--otlp_endpoint={endpoint} needs")
 
     def probes(self) -> None:
         services = {"startupProbe": READY, "readinessProbe": READY, "livenessProbe": "liveness"}
