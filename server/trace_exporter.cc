@@ -102,12 +102,13 @@ void TraceExporter::Send(const Batch& batch) {
       lost_ = true;
       return GiveUp(TraceObserver::Lost::kShutdown, spans, answer);
     }
-    const absl::Duration wait =
-        std::min(answer.retry_after.value_or(SomeOf(pause)), options_.retry_longest);
-    if (clock_->Steady() + wait > give_up_at) {
-      return GiveUp(TraceObserver::Lost::kUnreachable, spans, answer);
-    }
-    Pause(wait);
+    const bool told = answer.retry_after.has_value();
+    const absl::Duration wait = told ? std::min(*answer.retry_after, options_.throttle_longest)
+                                     : SomeOf(std::min(pause, options_.retry_longest));
+    const bool too_late = clock_->Steady() + wait > give_up_at;
+    if (too_late) GiveUp(TraceObserver::Lost::kUnreachable, spans, answer);
+    if (told || !too_late) Pause(wait);
+    if (too_late) return;
   }
 }
 

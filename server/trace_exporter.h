@@ -36,7 +36,8 @@ class TraceObserver {
 // time.
 //
 // A request is tried again after 429, 502, 503 and 504, and when there was no answer, as the
-// protocol demands: after Retry-After, else after a pause that doubles each time. Other answers are
+// protocol demands: after Retry-After, else after a pause that doubles each time. Where Retry-After
+// is longer than a batch is kept, that is lost, and the next waits all the same. Other answers are
 // final. Memory is bounded by queue_calls_max and batch_calls_max; a call takes about 1 KiB.
 class TraceExporter {
  public:
@@ -48,10 +49,11 @@ class TraceExporter {
     int batch_calls_max = 128;                          // sent at once when so many wait
     absl::Duration batch_delay = absl::Seconds(1);      // or when the first waited so long
     absl::Duration answer_timeout = absl::Seconds(10);  // for one try
-    absl::Duration retry_first = absl::Seconds(1);  // pauses; each is cut by up to a half at random
-    absl::Duration retry_longest = absl::Seconds(30);  // ", also for Retry-After
-    absl::Duration retry_time = absl::Minutes(1);      // from the first try of a batch to its last
-    absl::Duration drain_timeout = absl::Seconds(2);   // for all that is left when it is destroyed
+    absl::Duration retry_first = absl::Seconds(1);      // the first pause, twice as long each time;
+    absl::Duration retry_longest = absl::Seconds(30);   // up to this; up to a half is cut at random
+    absl::Duration retry_time = absl::Minutes(1);       // from the first try of a batch to its last
+    absl::Duration throttle_longest = absl::Minutes(5);  // what Retry-After may ask for
+    absl::Duration drain_timeout = absl::Seconds(2);  // for all that is left when it is destroyed
   };
 
   // `clock` and `observer` outlive it.

@@ -176,12 +176,28 @@ TEST_F(TraceExporterTest, WaitsAsLongAsTheCollectorAsks) {
     return number == 0 ? Answer{.status = 503, .headers = "Retry-After: 1\r\n"} : Answer{};
   });
   TraceExporter::Options options = Fast(collector.url());
-  options.retry_longest = absl::Seconds(5);
   TraceExporter exporter(options, &clock_, &tally_);
   exporter.Put(Call());
   tally_.Await(1);
   EXPECT_EQ(tally_.sent(), 1);
   EXPECT_GE(came[1] - came[0], absl::Seconds(1));
+}
+
+TEST_F(TraceExporterTest, WaitsWithTheNextWhenTheCollectorAsksForLongerThanABatchIsKept) {
+  HttpCollector collector([](int number) {
+    return number == 0 ? Answer{.status = 429, .headers = "Retry-After: 250\r\n"} : Answer{};
+  });
+  TraceExporter::Options options = Fast(collector.url());
+  options.batch_calls_max = 1;
+  {
+    TraceExporter exporter(options, &clock_, &tally_);
+    exporter.Put(Call());
+    tally_.Await(1);
+    EXPECT_EQ(tally_.lost(Lost::kUnreachable), 1);
+    for (int i = 0; i < 100; ++i) exporter.Put(Call(i));
+    EXPECT_EQ(collector.requests().size(), 1u);
+  }
+  EXPECT_EQ(tally_.sent(), 100);  // the end of the program does not wait
 }
 
 TEST_F(TraceExporterTest, GivesUpOnACollectorThatIsGone) {
