@@ -2,10 +2,15 @@
 
 #include <utility>
 
+#include "base/thread_name.h"
+
 namespace eddy {
 
 Housekeeper::Housekeeper(absl::Duration period, absl::AnyInvocable<void()> work)
-    : period_(period), work_(std::move(work)), thread_([this] { Run(); }) {}
+    : period_(period), work_(std::move(work)), thread_([this] {
+        NameThisThread("housekeeper");
+        Run();
+      }) {}
 
 Housekeeper::~Housekeeper() {
   {

@@ -2,10 +2,18 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "base/thread_name.h"
+
 namespace eddy {
 
 Intake::Intake(int threads) {
-  for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { Run(); });
+  for (int i = 0; i < threads; ++i) {
+    threads_.emplace_back([this, name = absl::StrCat("intake", i)] {
+      NameThisThread(name);
+      Run();
+    });
+  }
 }
 
 Intake::~Intake() {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/thread_name.h"
 #include "server/ids.h"
 
 namespace eddy {
@@ -32,7 +33,10 @@ TraceExporter::TraceExporter(const Options& options, const Clock* clock, TraceOb
       clock_(clock),
       observer_(observer),
       post_(TracesUrl(options.endpoint)),
-      thread_([this] { Run(); }) {}
+      thread_([this] {
+        NameThisThread("traces");
+        Run();
+      }) {}
 
 TraceExporter::~TraceExporter() {
   {

@@ -49,16 +49,18 @@ class Bench:
     def clocks(self) -> Figures:
         """Seconds so far: of the wall, of the device's work and of the engine beside it, and of the
         processor, for the engine's thread and for all others."""
-        ticks = []
+        engine, total = 0, 0
         for stat in pathlib.Path(f"/proc/{self.server.pid}/task").glob("*/stat"):
-            fields = stat.read_text().rpartition(")")[2].split()
-            ticks.append(int(fields[11]) + int(fields[12]))  # user and system time
-        engine = max(ticks)  # it computes, so it is the busiest by far
+            name, _, rest = stat.read_text().partition("(")[2].rpartition(")")
+            fields = rest.split()
+            ticks = int(fields[11]) + int(fields[12])  # user and system time
+            total += ticks
+            engine += ticks if name == "engine" else 0
         return {"wall": time.monotonic(),
                 "device": self.metric("eddy_engine_device_wait_seconds_total"),
                 "host": self.metric("eddy_engine_host_seconds_total"),
                 "engine": engine / os.sysconf("SC_CLK_TCK"),
-                "others": (sum(ticks) - engine) / os.sysconf("SC_CLK_TCK")}
+                "others": (total - engine) / os.sysconf("SC_CLK_TCK")}
 
 
 def single_stream(bench: Bench) -> Figures:
