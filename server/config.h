@@ -38,6 +38,7 @@ struct ServerConfig {
   int max_waiting_requests = 1024;
   int64_t max_waiting_prompt_tokens = 1048576;
   int intake_threads = 2;
+  int delivery_threads = 0;
   int max_prompt_tokens = 131072;
   int max_new_tokens = 8192;
   int default_max_new_tokens = 256;

@@ -14,7 +14,6 @@ Mailbox::Todo Mailbox::Put(Output output, absl::Time now) {
     Drop();
     return {.overflow = true};
   }
-  ++pieces_;
   if (waiting_.has_value()) {
     waiting_->Append(std::move(output));
   } else {
@@ -64,7 +63,7 @@ Mailbox::Todo Mailbox::Next(absl::Time now) {
   if (waiting_.has_value()) {
     writing_ = true;
     writing_since_ = now;
-    Todo todo{.write = std::move(waiting_), .coalesced = pieces_ > 1};
+    Todo todo{.write = std::move(waiting_)};
     Drop();
     return todo;
   }
@@ -74,7 +73,6 @@ Mailbox::Todo Mailbox::Next(absl::Time now) {
 void Mailbox::Drop() {
   waiting_.reset();
   waiting_bytes_ = 0;
-  pieces_ = 0;
 }
 
 }  // namespace eddy

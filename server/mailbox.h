@@ -22,7 +22,6 @@ class Mailbox {
     std::optional<Output> write = {};
     std::optional<Ending> finish = {};  // the client can be told; no write is under way any more
     bool overflow = false;              // of Put: too much waits, so all of it was dropped
-    bool coalesced = false;             // `write` joins what came in several pieces
   };
   Todo Put(Output output, absl::Time now) ABSL_LOCKS_EXCLUDED(mu_);
   // After this no more Put.
@@ -45,7 +44,6 @@ class Mailbox {
   mutable Mutex mu_;
   std::optional<Output> waiting_ ABSL_GUARDED_BY(mu_);
   int64_t waiting_bytes_ ABSL_GUARDED_BY(mu_) = 0;
-  int pieces_ ABSL_GUARDED_BY(mu_) = 0;  // so many outputs were joined in waiting_
   std::optional<Ending> end_ ABSL_GUARDED_BY(mu_);
   bool writing_ ABSL_GUARDED_BY(mu_) = false;
   absl::Time writing_since_ ABSL_GUARDED_BY(mu_);

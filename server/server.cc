@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <thread>
 #include <utility>
 
 #include "absl/time/clock.h"
@@ -41,6 +42,12 @@ Metrics::Options MetricsOptions(const ServerConfig& config) {
           .max_prompt_tokens = config.max_prompt_tokens,
           .max_new_tokens = config.max_new_tokens,
           .max_rows_per_step = config.max_rows_per_step == 0 ? 2048 : config.max_rows_per_step};
+}
+
+// Few where cores are few: a thread that wakes there takes the engine's core.
+int DeliveryThreads(const ServerConfig& config) {
+  if (config.delivery_threads > 0) return config.delivery_threads;
+  return std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 4, 1, 8);
 }
 
 RequestLimits LimitsOf(const ServerConfig& config) {
@@ -191,7 +198,8 @@ void Server::Parts::StartEngine(ModelToServe model) {
             .tokenizer = std::move(model.tokenizer),
             .limits = LimitsOf(config)};
   delivery = std::make_unique<Delivery>(
-      Delivery::Options{.max_request_time = config.max_request_time,
+      Delivery::Options{.threads = DeliveryThreads(config),
+                        .max_request_time = config.max_request_time,
                         .outbox_bytes_max = config.outbox_bytes_max},
       clock, &observer,
       [this](RequestId id, absl::Status why) { engine->Cancel(id, std::move(why)); });

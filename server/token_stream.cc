@@ -47,7 +47,8 @@ void TokenStream::FinishCut() {
 
 void TokenStream::Do(Mailbox::Todo todo) {
   if (todo.write.has_value()) {
-    if (todo.coalesced) rpc_.env().metrics->CountCoalescedMessage();
+    // A step makes one token of a sequence.
+    if (todo.write->num_tokens > 1) rpc_.env().metrics->CountCoalescedMessage();
     message_ = render_(*todo.write);
     StartWrite(&message_);
   } else if (todo.finish.has_value()) {

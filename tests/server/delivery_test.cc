@@ -1,10 +1,12 @@
 // Proves that every call that is opened is ended exactly once, whoever cuts it and when, and that
-// delivery makes of the engine's events what the client is told. No engine: the test publishes the
-// events. The last test does everything at once on several threads; run it under ThreadSanitizer.
+// delivery makes of the engine's events what the client is told, in order, with one thread and with
+// several. No engine: the test publishes the events. The last tests do everything at once on several
+// threads; run them under ThreadSanitizer.
 #include "server/delivery.h"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <random>
 #include <thread>
@@ -12,16 +14,20 @@
 #include "server/text/byte_tokenizer.h"
 #include "tests/testing/fake_clock.h"
 #include "tests/testing/fake_reply.h"
+#include "tests/testing/wire_reply.h"
 
 namespace eddy {
 namespace {
 
-class DeliveryTest : public ::testing::Test {
+// The parameter is the number of threads.
+class DeliveryTest : public ::testing::TestWithParam<int> {
  protected:
   DeliveryTest() {
     delivery_ = std::make_unique<Delivery>(
-        Delivery::Options{.max_request_time = absl::Minutes(10), .outbox_bytes_max = 77}, &clock_,
-        &observer_, [this](RequestId id, const absl::Status&) {
+        Delivery::Options{.threads = GetParam(),
+                          .max_request_time = absl::Minutes(10),
+                          .outbox_bytes_max = 77},
+        &clock_, &observer_, [this](RequestId id, const absl::Status&) {
           MutexLock lock(&mu_);
           cancelled_.push_back(id);
         });
@@ -34,7 +40,7 @@ class DeliveryTest : public ::testing::Test {
     return plan;
   }
   // Open, and as far as the engine knows submitted.
-  RequestId Begin(FakeReply* reply, const CallPlan& plan) {
+  RequestId Begin(Reply* reply, const CallPlan& plan) {
     const RequestId id = delivery_->Open(reply);
     const bool begun = delivery_->Begin(
         id, plan.client_deadline,
@@ -65,7 +71,9 @@ class DeliveryTest : public ::testing::Test {
   std::unique_ptr<Delivery> delivery_;
 };
 
-TEST_F(DeliveryTest, BringsTokensAndTheEndInOrder) {
+INSTANTIATE_TEST_SUITE_P(Threads, DeliveryTest, ::testing::Values(1, 3));
+
+TEST_P(DeliveryTest, BringsTokensAndTheEndInOrder) {
   FakeReply reply;
   const RequestId id = Begin(&reply, Plan());
   for (const char c : {'a', 'b', 'c'}) Publish(TokenEvent(id, c));
@@ -80,7 +88,7 @@ TEST_F(DeliveryTest, BringsTokensAndTheEndInOrder) {
   EXPECT_EQ(delivery_->open_calls(), 0);
 }
 
-TEST_F(DeliveryTest, EndsACallThatWasNotSubmittedWhenItIsCut) {
+TEST_P(DeliveryTest, EndsACallThatWasNotSubmittedWhenItIsCut) {
   FakeReply reply;
   const RequestId id = delivery_->Open(&reply);
   delivery_->CutOff(id, Cut::kCancelled);
@@ -92,7 +100,7 @@ TEST_F(DeliveryTest, EndsACallThatWasNotSubmittedWhenItIsCut) {
   EXPECT_TRUE(cancelled().empty());
 }
 
-TEST_F(DeliveryTest, CancelsTheEngineAndWaitsForItsEndWhenASubmittedCallIsCut) {
+TEST_P(DeliveryTest, CancelsTheEngineAndWaitsForItsEndWhenASubmittedCallIsCut) {
   FakeReply reply;
   const RequestId id = Begin(&reply, Plan());
   delivery_->CutOff(id, Cut::kDrain);
@@ -102,7 +110,7 @@ TEST_F(DeliveryTest, CancelsTheEngineAndWaitsForItsEndWhenASubmittedCallIsCut) {
   EXPECT_EQ(reply.AwaitEnd().error->reason, "DRAIN_TIMEOUT");
 }
 
-TEST_F(DeliveryTest, CancelsOnceMoreWhatWasCutBetweenBeginAndSubmit) {
+TEST_P(DeliveryTest, CancelsOnceMoreWhatWasCutBetweenBeginAndSubmit) {
   FakeReply reply;
   const RequestId id = delivery_->Open(&reply);
   ASSERT_TRUE(
@@ -114,7 +122,7 @@ TEST_F(DeliveryTest, CancelsOnceMoreWhatWasCutBetweenBeginAndSubmit) {
   EXPECT_EQ(reply.AwaitEnd().error->reason, "CANCELLED");
 }
 
-TEST_F(DeliveryTest, TheFirstCutCounts) {
+TEST_P(DeliveryTest, TheFirstCutCounts) {
   FakeReply reply;
   const RequestId id = Begin(&reply, Plan());
   delivery_->CutOff(id, Cut::kDeadline);
@@ -125,7 +133,7 @@ TEST_F(DeliveryTest, TheFirstCutCounts) {
   EXPECT_EQ(error.metadata[0].second, "decode");
 }
 
-TEST_F(DeliveryTest, DoesNotTakeBackAFinishedAnswer) {
+TEST_P(DeliveryTest, DoesNotTakeBackAFinishedAnswer) {
   FakeReply reply;
   const RequestId id = Begin(&reply, Plan());
   delivery_->CutOff(id, Cut::kCancelled);
@@ -133,7 +141,7 @@ TEST_F(DeliveryTest, DoesNotTakeBackAFinishedAnswer) {
   EXPECT_FALSE(reply.AwaitEnd().error.has_value());
 }
 
-TEST_F(DeliveryTest, CutsTheEngineWhenAStopStringMatchesAndEndsWell) {
+TEST_P(DeliveryTest, CutsTheEngineWhenAStopStringMatchesAndEndsWell) {
   CallPlan plan = Plan();
   plan.stop_strings = {"bc"};
   FakeReply reply;
@@ -151,7 +159,7 @@ TEST_F(DeliveryTest, CutsTheEngineWhenAStopStringMatchesAndEndsWell) {
   EXPECT_EQ(reply.text(), "a");
 }
 
-TEST_F(DeliveryTest, CutsAReaderThatFallsBehind) {
+TEST_P(DeliveryTest, CutsAReaderThatFallsBehind) {
   FakeReply reply;
   const RequestId id = Begin(&reply, Plan());
   reply.FallBehind();
@@ -164,7 +172,7 @@ TEST_F(DeliveryTest, CutsAReaderThatFallsBehind) {
   EXPECT_EQ(error.metadata[0].second, "77");
 }
 
-TEST_F(DeliveryTest, TellsWhyTheEngineEndedACall) {
+TEST_P(DeliveryTest, TellsWhyTheEngineEndedACall) {
   struct Case {
     End end;
     bool client_deadline;
@@ -191,7 +199,7 @@ TEST_F(DeliveryTest, TellsWhyTheEngineEndedACall) {
   }
 }
 
-TEST_F(DeliveryTest, CutsEverybodyAtOnce) {
+TEST_P(DeliveryTest, CutsEverybodyAtOnce) {
   FakeReply submitted, waiting;
   const RequestId id = Begin(&submitted, Plan());
   delivery_->Open(&waiting);
@@ -201,7 +209,7 @@ TEST_F(DeliveryTest, CutsEverybodyAtOnce) {
   EXPECT_EQ(submitted.AwaitEnd().error->reason, "DRAIN_TIMEOUT");
 }
 
-TEST_F(DeliveryTest, IgnoresEventsOfCallsThatItDoesNotKnow) {
+TEST_P(DeliveryTest, IgnoresEventsOfCallsThatItDoesNotKnow) {
   FakeReply reply;
   const RequestId id = Begin(&reply, Plan());
   Publish(TokenEvent(id + 1000, 'z'));
@@ -210,7 +218,7 @@ TEST_F(DeliveryTest, IgnoresEventsOfCallsThatItDoesNotKnow) {
   EXPECT_EQ(reply.text(), "");
 }
 
-TEST_F(DeliveryTest, EndsEachOfManyCallsOnceWhileAllAreCutFromOtherThreads) {
+TEST_P(DeliveryTest, EndsEachOfManyCallsOnceWhileAllAreCutFromOtherThreads) {
   const unsigned seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));
   constexpr int kCalls = 400;
@@ -235,6 +243,59 @@ TEST_F(DeliveryTest, EndsEachOfManyCallsOnceWhileAllAreCutFromOtherThreads) {
   canceller.join();
   drainer.join();
   for (const auto& reply : replies) reply->AwaitEnd();
+  EXPECT_EQ(delivery_->open_calls(), 0);
+}
+
+// Steps as the engine makes them: some of the calls get a letter each, some end with it. Writes are
+// slow at random, so that letters gather, and clients leave while they are being written to.
+TEST_P(DeliveryTest, KeepsTheOrderOfEachOfManyStreamsThatAreCutWhileTheyAreWritten) {
+  const unsigned seed = std::random_device{}();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  constexpr int kCalls = 60, kLetters = 200;
+  std::mt19937 rng(seed);
+  CallPlan plan = Plan();
+  plan.request.max_new_tokens = kLetters;
+  FakeWire wire(seed);
+  std::vector<std::unique_ptr<WireReply>> replies;
+  std::vector<RequestId> ids;
+  for (int i = 0; i < kCalls; ++i) {
+    replies.push_back(std::make_unique<WireReply>(&wire));
+    ids.push_back(Begin(replies.back().get(), plan));
+  }
+  std::thread leaver([&] {
+    for (size_t i = 0; i < ids.size(); i += 3) {
+      replies[i]->AwaitTokens(static_cast<int>(i));
+      delivery_->CutOff(ids[i], Cut::kCancelled);
+    }
+  });
+  std::vector<std::string> sent(kCalls);
+  std::vector<bool> over(kCalls);
+  for (int left = kCalls; left > 0;) {
+    std::vector<Event> step;
+    const std::vector<RequestId> cut = cancelled();
+    for (size_t i = 0; i < ids.size(); ++i) {
+      if (over[i] || rng() % 4 == 0) continue;
+      if (std::find(cut.begin(), cut.end(), ids[i]) != cut.end()) {
+        step.push_back(EndEvent(ids[i], {.why = absl::CancelledError("cut off")}));
+        over[i] = true;
+        --left;
+        continue;
+      }
+      sent[i].push_back(static_cast<char>('a' + rng() % 26));
+      step.push_back(TokenEvent(ids[i], sent[i].back()));
+      over[i] = sent[i].size() == kLetters;
+      if (over[i]) step.back().end = End{.reason = EndReason::kLength};
+      left -= over[i] ? 1 : 0;
+    }
+    std::shuffle(step.begin(), step.end(), rng);
+    if (!step.empty()) delivery_->Publish(std::move(step));
+  }
+  leaver.join();
+  for (size_t i = 0; i < ids.size(); ++i) {
+    const bool whole = sent[i].size() == kLetters;
+    EXPECT_EQ(replies[i]->AwaitFinish().error.has_value(), !whole);
+    EXPECT_EQ(replies[i]->text(), sent[i]) << "call " << i;
+  }
   EXPECT_EQ(delivery_->open_calls(), 0);
 }
 

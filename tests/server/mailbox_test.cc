@@ -25,7 +25,6 @@ TEST(Mailbox, GivesTheFirstOutputToBeWrittenAtOnce) {
   Mailbox::Todo todo = mailbox.Put(Text("a"), At(0));
   ASSERT_TRUE(todo.write.has_value());
   EXPECT_EQ(todo.write->text, "a");
-  EXPECT_FALSE(todo.coalesced);
   EXPECT_FALSE(todo.finish.has_value());
 }
 
@@ -39,7 +38,6 @@ TEST(Mailbox, JoinsWhatArrivesWhileAWriteIsUnderWay) {
   ASSERT_TRUE(todo.write.has_value());
   EXPECT_EQ(todo.write->text, "bc");
   EXPECT_EQ(todo.write->num_tokens, 2);
-  EXPECT_TRUE(todo.coalesced);
   EXPECT_EQ(mailbox.waiting_bytes(), 0);
 }
 

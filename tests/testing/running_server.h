@@ -44,6 +44,7 @@ class RunningServer {
     setting_.config.model_name = "echo";
     setting_.config.listen = "127.0.0.1:0";
     setting_.config.metrics_listen = "";
+    setting_.config.delivery_threads = 3;  // several, however few cores there are
     if (change) change(&setting_);
     absl::StatusOr<std::unique_ptr<Server>> server =
         Server::Start(setting_.config, &clock_, [this] {
