@@ -193,6 +193,10 @@ PROC = [
             f"(eddy_model_info{{{MODEL}}})", "{{model_name}}: {{model_type}}, {{state_type}}")],
           kind="table", width=8),
     panel("Loading the model", "Time it took.", "s", [gauge("eddy_model_load_duration_seconds")]),
+    panel("Spans of traces", "Taken by the collector, and lost by why; 0 where none is set.", "short",
+          [(rate("eddy_trace_spans_sent_total", PROCESS), "sent"),
+           (rate_by("reason", "eddy_trace_spans_lost_total", PROCESS), "lost: {{reason}}")],
+          width=12),
 ]
 ROWS = [("Overview", OVERVIEW), ("Latency", LATENCY), ("Traffic and lengths", TRAFFIC),
         ("Scheduler and states", SCHEDULER), ("Errors", ERRORS), ("Streams", STREAMS),
