@@ -47,6 +47,7 @@ class Laws {
   void Padding();
   void Stride();
   void Fresh();
+  void Lost();
   void RecordGoesOn();
   void Quiet();
   void Readouts();
@@ -191,11 +192,14 @@ void Laws::Stride() {
   EXPECT_EQ(a.out, b.out) << "stride: gaps between the records show";
   EXPECT_EQ(a.record, b.record) << "stride: gaps between the records show";
   if (dense.stateless()) return;
-  // The second slot lies beyond 4 GiB; the pool is never touched in between.
-  LayerRig near = MakeRigOfLargePages(2, 0), far = MakeRigOfLargePages(2, int64_t{9} << 28);
-  const Ran c = RunIn(near, 2, {test_.rows}), d = RunIn(far, 2, {test_.rows});
-  EXPECT_EQ(c.out, d.out) << "stride: a slot beyond 4 GiB";
-  EXPECT_EQ(c.record, d.record) << "stride: a slot beyond 4 GiB";
+  // A slot of four digits beyond 4,096 that lies beyond 4 GiB; the pool is never touched in
+  // between. In several steps, so that all that reads and writes a state does so there.
+  constexpr int32_t kFar = 4500;
+  const std::vector<int> steps = {test_.rows - 3, 1, 1, 1};
+  LayerRig near = MakeRigOfLargePages(2, 0), far = MakeRigOfLargePages(kFar, int64_t{1} << 20);
+  const Ran c = RunIn(near, 2, steps), d = RunIn(far, kFar, steps);
+  EXPECT_EQ(c.out, d.out) << "stride: slot 4,500, beyond 4 GiB";
+  EXPECT_EQ(c.record, d.record) << "stride: slot 4,500, beyond 4 GiB";
   ExpectClose(c.out, ToDouble(a.out), test_.tolerance, "stride: pages of another size");
 }
 
@@ -207,6 +211,50 @@ void Laws::Fresh() {
   const Ran again = RunIn(rig, 1, {test_.rows});
   EXPECT_EQ(first.out, again.out) << "fresh: a slot remembers its last owner";
   EXPECT_EQ(first.record, again.record) << "fresh: a slot remembers its last owner";
+}
+
+// Three sequences read a prompt and decode, then the second loses the numbers of a part of its
+// state, or of its rows; then all go on, decoding and not. The other two have the same bits.
+void Laws::Lost() {
+  enum { kNothing = -2, kRows = -1 };  // or a part of the state
+  const auto run = [&](int lost) {
+    LayerRig rig = MakeRig(3);
+    for (int32_t slot : {1, 2, 3}) rig.Fill(slot);
+    const auto head = Part(x_, d_model_, 0, 5), row = Part(x_, d_model_, 5, 6);
+    const auto tail = Part(x_, d_model_, 3, 7);
+    rig.Run({{.slot = 1, .x = head}, {.slot = 2, .x = head}, {.slot = 3, .x = head}});
+    rig.Run({{.slot = 1, .x = row}, {.slot = 2, .x = row}, {.slot = 3, .x = row}});
+    if (lost >= 0) rig.Lose(2, lost);
+    const auto of_second = [&](std::vector<float> x) {
+      if (lost == kRows) std::fill(x.begin(), x.end(), std::numeric_limits<float>::quiet_NaN());
+      return x;
+    };
+    std::vector<float> others;
+    const auto step = [&](const std::vector<float>& x) {
+      const auto out =
+          rig.Run({{.slot = 1, .x = x}, {.slot = 2, .x = of_second(x)}, {.slot = 3, .x = x}});
+      const auto rows = static_cast<int64_t>(x.size()) / d_model_;
+      for (int64_t i : {0, 2}) {
+        const auto part = Part(out, d_model_, i * rows, (i + 1) * rows);
+        others.insert(others.end(), part.begin(), part.end());
+      }
+    };
+    step(row);
+    step(tail);
+    step(row);
+    Ran ran{.out = others, .record = rig.Record(1)};
+    const auto third = rig.Record(3);
+    ran.record.insert(ran.record.end(), third.begin(), third.end());
+    return ran;
+  };
+  const Ran whole = run(kNothing);
+  const int parts = MakeRig(1).parts();
+  for (int lost = kRows; lost < parts; ++lost) {
+    const Ran beside = run(lost);
+    const std::string what = lost == kRows ? "rows" : "part " + std::to_string(lost);
+    EXPECT_EQ(beside.out, whole.out) << "lost: " << what << " of one show in the others' outputs";
+    EXPECT_EQ(beside.record, whole.record) << "lost: " << what << " of one show in others' states";
+  }
 }
 
 void Laws::RecordGoesOn() {
@@ -282,6 +330,15 @@ uint32_t TestSeed() {
   return seed;
 }
 
+void CheckLayerBits(Device& device, const LayerCase& test, uint32_t seed) {
+  SCOPED_TRACE(test.name + ", EDDY_TEST_SEED=" + std::to_string(seed));
+  Laws laws(device, test, seed);
+  laws.Stride();
+  laws.Fresh();
+  laws.Lost();
+  laws.RecordGoesOn();
+}
+
 void CheckLayerLaws(Device& device, const LayerCase& test, uint32_t seed) {
   SCOPED_TRACE(test.name + ", EDDY_TEST_SEED=" + std::to_string(seed));
   Laws laws(device, test, seed);
@@ -291,6 +348,7 @@ void CheckLayerLaws(Device& device, const LayerCase& test, uint32_t seed) {
   laws.Padding();
   laws.Stride();
   laws.Fresh();
+  laws.Lost();
   laws.RecordGoesOn();
   laws.Quiet();
   laws.Readouts();

@@ -69,6 +69,9 @@ class LayerRig {
   // Gives a slot the layer's initial state.
   void Fill(int32_t slot);
   void Poison(int32_t slot);  // all bytes 0xFF: every float a NaN
+  // The same of a part of it: one of the fields that a record keeps or, behind them, its pages.
+  void Lose(int32_t slot, int part);
+  int parts() const;
   struct Feed {
     int32_t slot = 0;
     std::vector<float> x;  // [rows, d_model]
@@ -99,6 +102,7 @@ class LayerRig {
   }
   int64_t pages_per_slot() const { return (kMaxPositions + rows_per_page_ - 1) / rows_per_page_; }
   void MakePages();
+  void PoisonPages(int32_t slot);
   void Reserve(int64_t rows);
   // Calls copy(bytes in a page, how many) for each token of each kv field of the slot, in order.
   template <typename Copy>
@@ -125,9 +129,13 @@ class LayerRig {
   int64_t allocations_ = 0;
 };
 
-// Golden, chunking, company, padding, stride, fresh, record, quiet, and that read-outs change
+// Golden, chunking, company, padding, stride, fresh, lost, record, quiet, and that read-outs change
 // nothing else. Failures name case and seed.
 void CheckLayerLaws(Device& device, const LayerCase& test, uint32_t seed);
+
+// Stride, fresh, lost and record alone, which need no reference and hold to the bit whatever is
+// rounded. The tolerance is that of steps with pages of another size.
+void CheckLayerBits(Device& device, const LayerCase& test, uint32_t seed);
 
 // Fails the test where |a - b| exceeds tolerance * max(1, max |b|).
 void ExpectClose(std::span<const float> a, std::span<const double> b, double tolerance,

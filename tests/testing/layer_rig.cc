@@ -185,10 +185,31 @@ void LayerRig::Fill(int32_t slot) {
 void LayerRig::Poison(int32_t slot) {
   const std::vector<std::byte> poison(fresh_.size(), std::byte{0xFF});
   if (!poison.empty()) device_.Upload(At(slot), poison);
+  PoisonPages(slot);
+}
+
+void LayerRig::PoisonPages(int32_t slot) {
   const std::vector<std::byte> page(static_cast<size_t>(page_bytes_), std::byte{0xFF});
   for (int64_t i = 0; i < pages_per_slot() && !page.empty(); ++i) {
     device_.Upload(PageAt(PageOf(slot, i)), page);
   }
+}
+
+int LayerRig::parts() const {
+  const auto kept = std::count_if(needs_.state.begin(), needs_.state.end(),
+                                  [](const Field& field) { return !field.transient; });
+  return static_cast<int>(kept) + (needs_.kv.empty() ? 0 : 1);
+}
+
+void LayerRig::Lose(int32_t slot, int part) {
+  for (size_t f = 0; f < needs_.state.size(); ++f) {
+    if (needs_.state[f].transient || part-- != 0) continue;
+    const auto bytes = static_cast<size_t>(FieldBytes(needs_.state[f]));
+    device_.Upload(At(slot) + layout_.offset(0, f), std::vector<std::byte>(bytes, std::byte{0xFF}));
+    return;
+  }
+  EDDY_CHECK(part == 0 && page_bytes_ > 0);
+  PoisonPages(slot);
 }
 
 std::vector<float> LayerRig::Run(const std::vector<Feed>& feeds) {
