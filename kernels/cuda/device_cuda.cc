@@ -129,6 +129,7 @@ class CudaDevice : public Device {
   }
   Buffer AllocateHost(int64_t bytes) override {
     void* data = nullptr;
+    Check(cudaGetLastError(), "launch");
     if (cudaMallocHost(&data, static_cast<size_t>(std::max<int64_t>(bytes, 1))) != cudaSuccess) {
       static_cast<void>(cudaGetLastError());
       return {};

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <iterator>
 #include <utility>
 
 #include "kernels/cuda/trial.h"
@@ -20,6 +21,8 @@ constexpr int kAlgorithms = 8;
 constexpr int64_t kLeastTried = 32, kMostTried = 4096;
 // Memory for a trial beside that for w: x, and y twice. It bounds the rows.
 constexpr int64_t kTrialX = 16 << 20, kTrialY = 32 << 20;
+constexpr int64_t kTrialGap =
+    256;  // behind a y, which may begin as badly aligned as its shape says
 
 cudaDataType_t CudaType(DType type) { return type == DType::kBF16 ? CUDA_R_16BF : CUDA_R_32F; }
 
@@ -166,7 +169,7 @@ std::string GemmLt::Words(const Shape& s, const Plan& plan) {
 // Device memory for trials, freed with it.
 struct GemmLt::Trial {
   explicit Trial(int64_t halves) : w_bytes((halves * 2 + 255) / 256 * 256) {
-    const auto bytes = static_cast<size_t>(w_bytes + kTrialX + 2 * kTrialY + 256);
+    const auto bytes = static_cast<size_t>(w_bytes + kTrialX + 2 * (kTrialY + kTrialGap) + 256);
     if (cudaMalloc(&data, bytes) == cudaSuccess) return;
     static_cast<void>(cudaGetLastError());
     data = nullptr;
@@ -176,7 +179,7 @@ struct GemmLt::Trial {
   Trial& operator=(const Trial&) = delete;
   std::byte* w() const { return static_cast<std::byte*>(data); }
   std::byte* x() const { return w() + w_bytes; }
-  std::byte* y(int which) const { return x() + kTrialX + which * kTrialY; }
+  std::byte* y(int which) const { return x() + kTrialX + which * (kTrialY + kTrialGap); }
   int32_t* count() const { return reinterpret_cast<int32_t*>(y(2)); }
   int64_t w_bytes;
   void* data = nullptr;
@@ -194,10 +197,14 @@ void GemmLt::Prepare(const CudaProduct& shape, const Reference& reference) {
     if (kLeastTried <= rows && rows <= kMostTried) tried.push_back(key);
   }
   if (shape.type != DType::kBF16 || shape.in % 8 != 0) return;
+  // A launch that was refused before must not be lost with the error of an allocation.
+  if (!CheckCuda(cudaGetLastError(), "launch")) return;
   // Without memory nothing is tried, and fixed rows take the kernels of fixed_product.h.
   const Trial trial(shape.in * shape.out);
   if (trial.data == nullptr) return;
-  FillTrial(stream_, trial.w(), (trial.w_bytes + kTrialX) / 2, /*seed=*/1);
+  const int64_t x_stride = tried.front().x_stride;
+  FillTrialW(stream_, trial.w(), shape.out, shape.in);
+  FillTrialX(stream_, trial.x(), kTrialX / (2 * x_stride), shape.in, x_stride);
   // For few rows cuBLASLt may propose nothing but split sums; then what is good for more will do.
   std::vector<cublasLtMatmulAlgo_t> others;
   for (const Shape& key : tried) {
@@ -211,8 +218,26 @@ void GemmLt::Prepare(const CudaProduct& shape, const Reference& reference) {
 // Takes the first algorithm that gives the bits of the reference; leaves the plan alone if none
 // does.
 void GemmLt::TryFixed(const Trial& trial, const Shape& s, const Reference& reference, Plan* plan) {
+  const int64_t most = std::min({s.bucket, kTrialX / (s.x_stride * 2), kTrialY / (s.y_stride * 4)});
+  if (most == 0) return;  // such long rows stay untried
+  // How an algorithm cuts its work may depend on the number of rows: all of the bucket's, its
+  // fewest, and an odd number of them.
+  const int64_t counts[] = {most, std::min(most, s.bucket / 2 + 1),
+                            std::max<int64_t>(1, most * 2 / 3 | 1)};
+  for (size_t i = 0; i < plan->algorithms.size() && !plan->fixed && !error_; ++i) {
+    plan->fixed = std::all_of(std::begin(counts), std::end(counts), [&](int64_t rows) {
+      return HasFixedOrder(trial, s, rows, reference, *plan, i);
+    });
+    if (plan->fixed) plan->chosen = i;
+  }
+}
+
+// Whether the algorithm gives so many rows of the trial the bits of the reference.
+bool GemmLt::HasFixedOrder(const Trial& trial, const Shape& s, int64_t rows,
+                           const Reference& reference, const Plan& plan, size_t algorithm) {
   const auto stream = static_cast<cudaStream_t>(stream_);
-  CudaProduct product = {.in = s.in,
+  CudaProduct product = {.rows = rows,
+                         .in = s.in,
                          .out = s.out,
                          .type = s.type,
                          .x = trial.x(),
@@ -221,30 +246,24 @@ void GemmLt::TryFixed(const Trial& trial, const Shape& s, const Reference& refer
                          .y_stride = s.y_stride,
                          .y_type = s.y_type,
                          .accumulate = s.accumulate};
-  product.rows = std::min({s.bucket, kTrialX / (s.x_stride * 2), kTrialY / (s.y_stride * 4)});
-  if (product.rows == 0) return;  // such long rows stay untried
-  const int64_t bytes = product.rows * s.y_stride * SizeOf(s.y_type);
+  const int64_t bytes = rows * s.y_stride * SizeOf(s.y_type) + 16;
   const auto write_to = [&](int which) {
-    product.y = trial.y(which);
+    product.y = trial.y(which) + s.alignment % 16;
     // What is added to is some small number.
-    CheckCuda(cudaMemsetAsync(product.y, 0x3b, static_cast<size_t>(bytes), stream), "trial");
+    CheckCuda(cudaMemsetAsync(trial.y(which), 0x3b, static_cast<size_t>(bytes), stream), "trial");
   };
   write_to(0);
   reference(product);
-  for (size_t i = 0; i < plan->algorithms.size() && !plan->fixed && !error_; ++i) {
-    int32_t different = 0;
-    write_to(1);
-    if (Multiply(product, *plan, i) != CUBLAS_STATUS_SUCCESS) continue;
-    CheckCuda(cudaMemsetAsync(trial.count(), 0, sizeof(different), stream), "trial");
-    CountDifferences(stream_, trial.y(0), trial.y(1), bytes / 4, trial.count());
-    CheckCuda(cudaMemcpyAsync(&different, trial.count(), sizeof(different), cudaMemcpyDeviceToHost,
-                              stream),
-              "trial");
-    CheckCuda(cudaStreamSynchronize(stream), "trial");
-    if (different > 0) continue;
-    plan->chosen = i;
-    plan->fixed = !error_;
-  }
+  write_to(1);
+  if (Multiply(product, plan, algorithm) != CUBLAS_STATUS_SUCCESS) return false;
+  int32_t different = 0;
+  CheckCuda(cudaMemsetAsync(trial.count(), 0, sizeof(different), stream), "trial");
+  CountDifferences(stream_, trial.y(0), trial.y(1), bytes / 4, trial.count());
+  CheckCuda(
+      cudaMemcpyAsync(&different, trial.count(), sizeof(different), cudaMemcpyDeviceToHost, stream),
+      "trial");
+  CheckCuda(cudaStreamSynchronize(stream), "trial");
+  return different == 0 && !error_;
 }
 
 bool GemmLt::IsFixed(const CudaProduct& product) const {
