@@ -1,5 +1,5 @@
-// Proves that the Kalman layer on the GPU does what its CPU twin does, with every option, in both
-// number modes, on sequences in steps of random company, read-outs included.
+// Proves that the Kalman layer on the GPU does what its CPU twin does, with every option, in
+// random shapes and both number modes, on sequences in steps of random company, read-outs included.
 #include <gtest/gtest.h>
 
 #include <utility>
@@ -49,8 +49,7 @@ void Prepare(const LayerSpec& spec, WeightsByName& weights) {
 
 TEST(KalmanLayerCuda, DoesWhatItsTwinDoesInEveryFamilyOfOptions) {
   EDDY_SKIP_WITHOUT_GPU();
-  Random random(TestSeed());
-  const std::vector<std::pair<const char*, Params>> families = {
+  const Families families = {
       {"plain", {}},
       {"mamba", {{"value", "conv"}, {"noise", "low"}, {"noise_rank", int64_t{8}}}},
       {"low_value", {{"value", "low"}, {"value_rank", int64_t{3}}}},
@@ -73,14 +72,11 @@ TEST(KalmanLayerCuda, DoesWhatItsTwinDoesInEveryFamilyOfOptions) {
       {"one_state", {{"channels", int64_t{17}}, {"state_dim", int64_t{1}}, {"qk_norm", false}}},
       {"wide", {{"channels", int64_t{200}}, {"state_dim", int64_t{16}}, {"skip", "none"}}},
   };
-  for (const auto& [name, changes] : families) {
-    CompareTwins({.name = name,
-                  .spec = Changed(BaseSpec(), changes),
-                  .cpu = &KalmanType(),
-                  .cuda = &KalmanCudaType(),
-                  .prepare = Prepare},
-                 random);
-  }
+  CompareFamilies(
+      {.spec = BaseSpec(), .cpu = &KalmanType(), .cuda = &KalmanCudaType(), .prepare = Prepare},
+      families, [](Random& random) {
+        return Params{{"channels", Pick(random, 1, 200)}, {"state_dim", Pick(random, 1, 40)}};
+      });
 }
 
 }  // namespace

@@ -11,12 +11,14 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "kernels/cuda/cuda_layer.h"
 #include "kernels/cuda/gemm.h"
 #include "kernels/layer.h"
 #include "tests/kernels/cuda/cuda_test.h"
+#include "tests/testing/trials.h"
 
 namespace eddy::cuda_test {
 
@@ -271,11 +273,46 @@ class LayerTwin {
 };
 
 // In both number modes, a few times each.
-inline void CompareTwins(const LayerTwinCase& test, Random& random) {
+inline void CompareTwins(const LayerTwinCase& test, Random& random, int rounds = 3) {
   for (DType matrices : {DType::kF32, DType::kBF16}) {
     LayerTwinCase named = test;
     named.name += matrices == DType::kF32 ? ", float" : ", bfloat16";
-    for (int round = 0; round < 3; ++round) LayerTwin(named, matrices, random).Compare(random);
+    for (int round = 0; round < rounds; ++round) {
+      LayerTwin(named, matrices, random).Compare(random);
+    }
+  }
+}
+
+inline std::string Words(const Params& params) {
+  std::string words = "random shape";
+  for (const auto& [name, value] : params) {
+    if (const auto* number = std::get_if<int64_t>(&value)) {
+      words += ", " + name + " " + std::to_string(*number);
+    }
+  }
+  return words;
+}
+
+using Families = std::vector<std::pair<const char*, Params>>;
+
+// Every family of options, and 40 random shapes with the options that a family has.
+inline void CompareFamilies(LayerTwinCase test, const Families& families,
+                            const std::function<Params(Random&)>& shape) {
+  Random random(TestSeed());
+  const LayerSpec base = test.spec;
+  for (int i : testing::Trials(40)) {
+    static_cast<void>(i);
+    const auto family = static_cast<size_t>(Pick(random, 0, std::ssize(families) - 1));
+    const Params sizes = shape(random);
+    test.name = std::string(families[family].first) + ", " + Words(sizes);
+    test.spec = Changed(Changed(base, families[family].second), sizes);
+    test.spec.d_model = Pick(random, 0, 1) == 0 ? 8 * Pick(random, 2, 16) : Pick(random, 5, 90);
+    CompareTwins(test, random, /*rounds=*/1);
+  }
+  for (int i : testing::Trials(static_cast<int>(families.size()))) {
+    test.name = families[i].first;
+    test.spec = Changed(base, families[i].second);
+    CompareTwins(test, random);
   }
 }
 

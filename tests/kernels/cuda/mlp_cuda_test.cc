@@ -13,6 +13,7 @@
 #include "kernels/layers/mlp/mlp.h"
 #include "tests/kernels/cuda/gpu.h"
 #include "tests/kernels/cuda/product_case.h"
+#include "tests/testing/trials.h"
 
 namespace eddy {
 namespace {
@@ -144,7 +145,7 @@ std::vector<double> Reference(const Mlp& mlp, const float* x) {
 }
 
 TEST_F(MlpCudaTest, ComputesItsFormula) {
-  for (int i = 0; i < 60; ++i) {
+  for (int i : testing::Trials(100)) {
     const Mlp mlp =
         RandomMlp(i % 2 == 0 ? "swiglu" : "gelu", i % 3 == 0 ? DType::kF32 : DType::kBF16);
     const int64_t rows = Pick(1, 90), decoding = Pick(0, 1) == 0 ? rows : Pick(0, rows);
@@ -172,7 +173,7 @@ TEST_F(MlpCudaTest, ComputesItsFormula) {
 }
 
 TEST_F(MlpCudaTest, GivesADecodingRowTheSameBitsInAnyCompany) {
-  for (int i = 0; i < 10; ++i) {
+  for (int i : testing::Trials(10)) {
     const Mlp mlp =
         RandomMlp(i % 2 == 0 ? "swiglu" : "gelu", i % 5 == 0 ? DType::kF32 : DType::kBF16);
     const int64_t rows = Pick(2, 200), width = mlp.spec.d_model;

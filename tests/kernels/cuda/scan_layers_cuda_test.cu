@@ -1,6 +1,6 @@
 // Proves that the layers around the scans on the GPU (gla, mamba, longhorn, mamba2, mlstm) do what
-// their CPU twins do, in every family of options and in both number modes, on sequences in steps of
-// random company.
+// their CPU twins do, in every family of options, in random shapes and in both number modes, on
+// sequences in steps of random company.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -22,18 +22,7 @@ namespace {
 
 using namespace cuda_test;  // NOLINT: this file is about nothing else
 
-using Families = std::vector<std::pair<const char*, Params>>;
 constexpr std::monostate kNull;
-
-void CompareFamilies(LayerTwinCase test, const Families& families) {
-  Random random(TestSeed());
-  const LayerSpec base = test.spec;
-  for (const auto& [name, changes] : families) {
-    test.name = name;
-    test.spec = Changed(base, changes);
-    CompareTwins(test, random);
-  }
-}
 
 // Moves a bias, so that memories are long.
 auto Moved(const char* weight, float by) {
@@ -65,7 +54,14 @@ TEST(GlaLayerCuda, DoesWhatItsTwinDoesInEveryFamilyOfOptions) {
        {"odd", {{"key_dim", int64_t{7}}, {"value_dim", int64_t{19}}}},
        {"one_key_channel", {{"key_dim", int64_t{1}}, {"value_dim", int64_t{40}}}},
        {"wide", {{"key_dim", int64_t{128}}, {"value_dim", int64_t{300}}}},
-       {"keys_wider_than_values", {{"key_dim", int64_t{65}}, {"value_dim", int64_t{3}}}}});
+       {"keys_wider_than_values", {{"key_dim", int64_t{65}}, {"value_dim", int64_t{3}}}}},
+      [](Random& random) {
+        const int64_t kv_heads = Pick(random, 1, 3);
+        return Params{{"heads", kv_heads * Pick(random, 1, 3)},
+                      {"kv_heads", kv_heads},
+                      {"key_dim", Pick(random, 1, 130)},
+                      {"value_dim", Pick(random, 1, 200)}};
+      });
 }
 
 TEST(MambaLayerCuda, DoesWhatItsTwinDoesInEveryFamilyOfOptions) {
@@ -90,7 +86,12 @@ TEST(MambaLayerCuda, DoesWhatItsTwinDoesInEveryFamilyOfOptions) {
          {"bias_everywhere", {{"bias", true}, {"conv_width", int64_t{3}}}},
          {"one_state_channel", {{"state_dim", int64_t{1}}}},
          {"many_states", {{"state_dim", int64_t{70}}}},
-         {"one_channel", {{"channels", int64_t{1}}}}});
+         {"one_channel", {{"channels", int64_t{1}}}}},
+        [](Random& random) {
+          return Params{{"channels", Pick(random, 1, 200)},
+                        {"state_dim", Pick(random, 1, 40)},
+                        {"step_rank", Pick(random, 1, 12)}};
+        });
   }
 }
 
@@ -121,7 +122,14 @@ TEST(Mamba2LayerCuda, DoesWhatItsTwinDoesInEveryFamilyOfOptions) {
        {"bounded_steps", {{"step_min", 0.11}, {"step_max", 0.13}}},
        {"one_state_channel", {{"state_dim", int64_t{1}}}},
        {"wide", {{"heads", int64_t{8}}, {"head_dim", int64_t{64}}}},
-       {"one_wide_head", {{"heads", int64_t{1}}, {"head_dim", int64_t{70}}}}});
+       {"one_wide_head", {{"heads", int64_t{1}}, {"head_dim", int64_t{70}}}}},
+      [](Random& random) {
+        const int64_t groups = Pick(random, 1, 3);
+        return Params{{"heads", groups * Pick(random, 1, 3)},
+                      {"groups", groups},
+                      {"head_dim", Pick(random, 1, 80)},
+                      {"state_dim", Pick(random, 1, 100)}};
+      });
 }
 
 TEST(MlstmLayerCuda, DoesWhatItsTwinDoesInEveryFamilyOfOptions) {
@@ -138,18 +146,25 @@ TEST(MlstmLayerCuda, DoesWhatItsTwinDoesInEveryFamilyOfOptions) {
                         .cpu = &MlstmType(),
                         .cuda = &MlstmCudaType(),
                         .prepare = Moved("forget_gate.bias", 3)};
+  const auto shape = [](Random& random) {
+    return Params{{"heads", Pick(random, 1, 5)},
+                  {"key_dim", Pick(random, 1, 100)},
+                  {"value_dim", Pick(random, 1, 200)}};
+  };
   CompareFamilies(
-      test, {{"plain", {}},
-             {"odd", {{"key_dim", int64_t{7}}, {"value_dim", int64_t{19}}}},
-             {"capped_gates", {{"gate_softcap", 1.5}}},
-             {"bias_everywhere", {{"bias", true}}},
-             {"five_heads", {{"heads", int64_t{5}}}},
-             {"one_key_channel", {{"key_dim", int64_t{1}}, {"value_dim", int64_t{33}}}},
-             {"wide", {{"key_dim", int64_t{128}}, {"value_dim", int64_t{260}}}},
-             {"keys_wider_than_values", {{"key_dim", int64_t{40}}, {"value_dim", int64_t{5}}}}});
+      test,
+      {{"plain", {}},
+       {"odd", {{"key_dim", int64_t{7}}, {"value_dim", int64_t{19}}}},
+       {"capped_gates", {{"gate_softcap", 1.5}}},
+       {"bias_everywhere", {{"bias", true}}},
+       {"five_heads", {{"heads", int64_t{5}}}},
+       {"one_key_channel", {{"key_dim", int64_t{1}}, {"value_dim", int64_t{33}}}},
+       {"wide", {{"key_dim", int64_t{128}}, {"value_dim", int64_t{260}}}},
+       {"keys_wider_than_values", {{"key_dim", int64_t{40}}, {"value_dim", int64_t{5}}}}},
+      shape);
   // It must not grow without end.
   test.prepare = Moved("forget_gate.bias", -1);
-  CompareFamilies(test, {{"exponential_forget_gate", {{"forget_gate", "exponential"}}}});
+  CompareFamilies(test, {{"exponential_forget_gate", {{"forget_gate", "exponential"}}}}, shape);
 }
 
 }  // namespace
