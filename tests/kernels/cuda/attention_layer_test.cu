@@ -11,6 +11,7 @@
 #include "kernels/layers/attention/attention.h"
 #include "kernels/layers/attention/attention_cuda.h"
 #include "tests/kernels/cuda/cuda_test.h"
+#include "tests/testing/trials.h"
 
 namespace eddy::cuda_test {
 namespace {
@@ -193,7 +194,7 @@ TEST(AttentionLayerCuda, EqualsItsCpuTwin) {
   EDDY_SKIP_WITHOUT_GPU();
   Random random(TestSeed());
   double worst[2] = {};
-  for (int trial = 0; trial < 40; ++trial) {
+  for (int trial : testing::Trials(40)) {
     const Case c = RandomCase(random);
     std::vector<Floats> weights = RandomWeights(c, random), x;
     for (int rows : c.rows) x.push_back(Uniform(random, rows * c.spec.d_model, -1.0f, 1.0f));

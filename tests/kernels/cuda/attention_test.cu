@@ -9,6 +9,7 @@
 #include <future>
 
 #include "tests/kernels/cuda/attention_case.h"
+#include "tests/testing/trials.h"
 
 namespace eddy::cuda_test {
 namespace {
@@ -113,7 +114,7 @@ TEST(AttentionCuda, EqualsTheReferenceForRandomShapesWindowsPagesAndSplits) {
   EDDY_SKIP_WITHOUT_GPU();
   Random random(TestSeed());
   double worst[2] = {};
-  for (int trial = 0; trial < 80; ++trial) {
+  for (int trial : testing::Trials(80)) {
     const AttentionCase of = RandomCase(random);
     const AttentionBiases biases(of, random);
     std::vector<AttentionRows> sequences;
@@ -131,7 +132,7 @@ TEST(AttentionCuda, EqualsTheReferenceForRandomShapesWindowsPagesAndSplits) {
       double& most = worst[of.type == DType::kF32 ? 0 : 1];
       most = std::max(most, distance);
     }
-    if (testing::Test::HasFailure()) return;
+    if (::testing::Test::HasFailure()) return;
   }
   std::printf("worst relative distance: float %.1e, bfloat16 %.1e\n", worst[0], worst[1]);
 }
@@ -158,7 +159,7 @@ TEST(AttentionCuda, TakesHeadsOfAnySize) {
 TEST(AttentionCuda, SplitsLongContextsAndJoinsThem) {
   EDDY_SKIP_WITHOUT_GPU();
   Random random(TestSeed());
-  for (int trial = 0; trial < 12; ++trial) {
+  for (int trial : testing::Trials(12)) {
     AttentionCase of = {.shape = {.heads = 8, .kv_heads = trial % 3 == 0 ? 1 : 2, .head_dim = 64},
                         .type = trial % 2 == 0 ? DType::kBF16 : DType::kF32,
                         .window = trial % 4 == 3 ? Pick(random, 300, 3000) : 0,
@@ -205,7 +206,7 @@ TEST(AttentionCuda, SplitsLongContextsAndJoinsThem) {
 TEST(AttentionCuda, GivesEachSequenceTheSameBitsInAnyCompany) {
   EDDY_SKIP_WITHOUT_GPU();
   Random random(TestSeed());
-  for (int trial = 0; trial < 40; ++trial) {
+  for (int trial : testing::Trials(40)) {
     const AttentionCase of = RandomCase(random);
     const AttentionBiases biases(of, random);
     std::vector<AttentionRows> sequences;

@@ -10,6 +10,7 @@
 #include "kernels/rules/decay_scan/decay_scan.h"
 #include "kernels/rules/decay_scan/decay_scan_cuda.h"
 #include "tests/kernels/cuda/cuda_test.h"
+#include "tests/testing/trials.h"
 
 namespace eddy {
 namespace {
@@ -173,7 +174,7 @@ Pool MakePool(const Case& c, Random& random) {
 TEST(DecayScanCuda, EqualsTheRecurrenceInAnyCutAndCompany) {
   EDDY_SKIP_WITHOUT_GPU();
   Random random(TestSeed());
-  for (int trial = 0; trial < 60; ++trial) {
+  for (int trial : testing::Trials(60)) {
     const Case c = RandomCase(random);
     Pool pool = MakePool(c, random);
     const std::vector<Floats> out = RunPlans(c, RandomPlans(random, c.rows), pool);
@@ -190,7 +191,7 @@ TEST(DecayScanCuda, EqualsTheRecurrenceInAnyCutAndCompany) {
 TEST(DecayScanCuda, KeepsALostRowFromTheRowsBeforeIt) {
   EDDY_SKIP_WITHOUT_GPU();
   Random random(TestSeed());
-  for (int trial = 0; trial < 40; ++trial) {
+  for (int trial : testing::Trials(40)) {
     Case c = RandomCase(random);
     c.shape = {.states = 2, .key_heads = 2, .query_heads = 2, .key_dim = 64, .value_dim = 32};
     c.ones = false;
@@ -221,7 +222,7 @@ TEST(DecayScanCuda, KeepsALostRowFromTheRowsBeforeIt) {
 TEST(DecayScanCuda, AgreesWithItsTwin) {
   EDDY_SKIP_WITHOUT_GPU();
   Random random(TestSeed());
-  for (int trial = 0; trial < 10; ++trial) {
+  for (int trial : testing::Trials(10)) {
     Case c = RandomCase(random);
     c.ones = c.writes = false;
     c.query_scale = 1;
@@ -250,7 +251,7 @@ TEST(DecayScanCuda, AgreesWithItsTwin) {
 TEST(DecayScanCuda, GivesADecodingRowTheSameBitsInAnyCompany) {
   EDDY_SKIP_WITHOUT_GPU();
   Random random(TestSeed());
-  for (int trial = 0; trial < 20; ++trial) {
+  for (int trial : testing::Trials(20)) {
     const Case c = RandomCase(random);
     Pool first = MakePool(c, random), second = first.Fresh();
     const auto a = RunPlans(c, DecodingPlans(random, c.rows, /*together=*/false), first);

@@ -12,6 +12,7 @@
 
 #include "tests/kernels/cuda/delta_rule_case.h"
 #include "tests/kernels/cuda/gpu.h"
+#include "tests/testing/trials.h"
 
 namespace eddy::testing {
 namespace {
@@ -225,7 +226,7 @@ class CudaDeltaRule : public ::testing::Test {
 
 TEST_F(CudaDeltaRule, EqualsTheRecurrenceForRandomShapesAndHistories) {
   const uint64_t seed = FreshSeed();
-  for (int i = 0; i < 48; ++i) {
+  for (int i : testing::Trials(48)) {
     std::mt19937_64 rng(seed + static_cast<uint64_t>(i));
     const DeltaCase c = RandomCase(rng, i);
     SCOPED_TRACE(Describe(c) + " seed " + std::to_string(seed) + " + " + std::to_string(i));

@@ -10,6 +10,7 @@
 
 #include "tests/kernels/cuda/gpu.h"
 #include "tests/kernels/cuda/product_case.h"
+#include "tests/testing/trials.h"
 
 namespace eddy {
 namespace {
@@ -82,7 +83,7 @@ class CudaGemmTest : public ::testing::Test {
 };
 
 TEST_F(CudaGemmTest, AgreesWithDoublePrecisionOnRandomShapes) {
-  for (int i = 0; i < 150; ++i) {
+  for ([[maybe_unused]] int i : testing::Trials(150)) {
     const ProductOptions options = Options(Size(150), Size(700), Size(400));
     SCOPED_TRACE(options.Words());
     ProductCase product(options, random_());
@@ -105,7 +106,7 @@ TEST_F(CudaGemmTest, AgreesWithDoublePrecisionWhereRowsAreLong) {
 
 TEST_F(CudaGemmTest, GivesARowTheSameBitsInAnyCompanyAndPlace) {
   const int64_t kRows = 1100;
-  for (int i = 0; i < 24; ++i) {
+  for (int i : testing::Trials(24)) {
     ProductOptions options = Options(kRows,
                                      i % 4 == 0   ? 1024
                                      : i % 4 == 1 ? 2816
@@ -133,7 +134,7 @@ TEST_F(CudaGemmTest, GivesARowTheSameBitsInAnyCompanyAndPlace) {
 }
 
 TEST_F(CudaGemmTest, GivesSeveralProductsAtOnceTheBitsOfEachAlone) {
-  for (int i = 0; i < 20; ++i) {
+  for (int i : testing::Trials(20)) {
     const int64_t rows = i % 2 == 0 ? Pick(1, 8) : Size(300), in = 8 * Pick(1, 200);
     const bool norm = Toss();
     const uint64_t seed = random_();
@@ -169,7 +170,7 @@ TEST_F(CudaGemmTest, GivesSeveralProductsAtOnceTheBitsOfEachAlone) {
 }
 
 TEST_F(CudaGemmTest, GivesNeighboursTheBitsOfOneProduct) {
-  for (int i = 0; i < 12; ++i) {
+  for ([[maybe_unused]] int i : testing::Trials(12)) {
     const int64_t out = 8 * Pick(1, 20), in = 8 * Pick(1, 100), rows = Size(200);
     ProductOptions options = {.rows = rows, .in = in, .out = 3 * out, .type = DType::kBF16};
     options.y_type = Toss() ? DType::kBF16 : DType::kF32;

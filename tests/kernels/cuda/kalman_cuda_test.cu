@@ -9,6 +9,7 @@
 #include "kernels/rules/kalman/kalman.h"
 #include "kernels/rules/kalman/kalman_cuda.h"
 #include "tests/kernels/cuda/cuda_test.h"
+#include "tests/testing/trials.h"
 
 namespace eddy {
 namespace {
@@ -180,7 +181,7 @@ Pool MakePool(const Case& c, Random& random) {
 TEST(KalmanCuda, EqualsTheRecurrenceInAnyCutAndCompany) {
   EDDY_SKIP_WITHOUT_GPU();
   Random random(TestSeed());
-  for (int trial = 0; trial < 60; ++trial) {
+  for (int trial : testing::Trials(60)) {
     const Case c = RandomCase(random);
     Pool pool = MakePool(c, random);
     const Told told = RunPlans(c, RandomPlans(random, c.rows), pool, /*asks=*/false);
@@ -242,7 +243,7 @@ Twin RunTwin(const Case& c, size_t sequence) {
 TEST(KalmanCuda, TellsWhatItsTwinTellsAndDoesTheSameWhenAsked) {
   EDDY_SKIP_WITHOUT_GPU();
   Random random(TestSeed());
-  for (int trial = 0; trial < 40; ++trial) {
+  for (int trial : testing::Trials(40)) {
     const Case c = RandomCase(random);
     Pool pool = MakePool(c, random), quiet_pool = pool.Fresh();
     const std::vector<Plan> plans = RandomPlans(random, c.rows);
@@ -267,7 +268,7 @@ TEST(KalmanCuda, TellsWhatItsTwinTellsAndDoesTheSameWhenAsked) {
 TEST(KalmanCuda, GivesADecodingRowTheSameBitsInAnyCompany) {
   EDDY_SKIP_WITHOUT_GPU();
   Random random(TestSeed());
-  for (int trial = 0; trial < 20; ++trial) {
+  for (int trial : testing::Trials(20)) {
     const Case c = RandomCase(random);
     Pool first = MakePool(c, random), second = first.Fresh();
     const Told a = RunPlans(c, DecodingPlans(random, c.rows, /*together=*/false), first, false);

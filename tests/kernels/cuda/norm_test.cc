@@ -10,6 +10,7 @@
 
 #include "tests/kernels/cuda/gpu.h"
 #include "tests/kernels/cuda/product_case.h"
+#include "tests/testing/trials.h"
 
 namespace eddy {
 namespace {
@@ -51,7 +52,7 @@ class CudaNormTest : public ::testing::Test {
 const float* Floats(const DeviceArray& array) { return static_cast<const float*>(array.data()); }
 
 TEST_F(CudaNormTest, NormalisesRowsOfAnyWidth) {
-  for (int i = 0; i < 80; ++i) {
+  for (int i : testing::Trials(80)) {
     const int64_t rows = Pick(1, 40), gap = Pick(0, 1) * Pick(0, 5);
     const int64_t width = i < 4 ? 16384 - i : Pick(0, 1) == 0 ? 4 * Pick(1, 300) : Pick(1, 1200);
     const DType type = PickType();
@@ -125,7 +126,7 @@ TEST_F(CudaNormTest, NormalisesInPlace) {
 }
 
 TEST_F(CudaNormTest, AddsABiasToEveryRow) {
-  for (int i = 0; i < 10; ++i) {
+  for ([[maybe_unused]] int i : testing::Trials(10)) {
     const int64_t rows = Pick(1, 50), width = Pick(1, 300), stride = width + Pick(0, 3);
     const std::vector<float> y = Normal(rows * stride, DType::kF32);
     const std::vector<float> bias = Normal(width, DType::kF32);
@@ -159,7 +160,7 @@ double Function(GateFunction function, double a) {
 }
 
 TEST_F(CudaNormTest, MultipliesByTheActivationOfTheGate) {
-  for (int i = 0; i < 90; ++i) {
+  for (int i : testing::Trials(90)) {
     const auto function = static_cast<GateFunction>(i % 3);
     const int64_t rows = Pick(1, 30), width = Pick(0, 1) == 0 ? 8 * Pick(1, 60) : Pick(1, 500);
     const int64_t gap = Pick(0, 1) == 0 ? 0 : Pick(0, 8), stride = width + gap;

@@ -11,6 +11,7 @@
 
 #include "kernels/rules/osdn_scale/osdn_scale_cuda.h"
 #include "tests/kernels/cuda/cuda_test.h"
+#include "tests/testing/trials.h"
 
 namespace eddy {
 namespace {
@@ -132,7 +133,7 @@ TEST(OsdnScaleCuda, IsTheTwinOfTheCpuVersion) {
   EDDY_SKIP_WITHOUT_GPU();
   constexpr int kSequences = 4;
   Random random(cuda_test::TestSeed());
-  for (int i = 0; i < 40; ++i) {
+  for (int i : testing::Trials(40)) {
     const Case c = RandomCase(random);
     SCOPED_TRACE(std::to_string(c.heads) + " heads, " + std::to_string(c.value_heads) + " value, " +
                  std::to_string(c.key_dim) + (c.type == DType::kF32 ? " float" : " bfloat16"));

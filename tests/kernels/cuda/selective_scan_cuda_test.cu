@@ -9,6 +9,7 @@
 #include "kernels/rules/selective_scan/selective_scan.h"
 #include "kernels/rules/selective_scan/selective_scan_cuda.h"
 #include "tests/kernels/cuda/cuda_test.h"
+#include "tests/testing/trials.h"
 
 namespace eddy {
 namespace {
@@ -125,7 +126,7 @@ Pool MakePool(const Case& c, Random& random) {
 TEST(SelectiveScanCuda, EqualsTheRecurrenceInAnyCutAndCompany) {
   EDDY_SKIP_WITHOUT_GPU();
   Random random(TestSeed());
-  for (int trial = 0; trial < 60; ++trial) {
+  for (int trial : testing::Trials(60)) {
     const Case c = RandomCase(random);
     Pool pool = MakePool(c, random);
     const std::vector<Floats> out = RunPlans(c, RandomPlans(random, c.rows), pool);
@@ -141,7 +142,7 @@ TEST(SelectiveScanCuda, EqualsTheRecurrenceInAnyCutAndCompany) {
 TEST(SelectiveScanCuda, AgreesWithItsTwin) {
   EDDY_SKIP_WITHOUT_GPU();
   Random random(TestSeed());
-  for (int trial = 0; trial < 10; ++trial) {
+  for (int trial : testing::Trials(10)) {
     const Case c = RandomCase(random);
     Pool pool = MakePool(c, random);
     const std::vector<Floats> out = RunPlans(c, RandomPlans(random, c.rows), pool);
@@ -175,7 +176,7 @@ TEST(SelectiveScanCuda, AgreesWithItsTwin) {
 TEST(SelectiveScanCuda, GivesADecodingRowTheSameBitsInAnyCompany) {
   EDDY_SKIP_WITHOUT_GPU();
   Random random(TestSeed());
-  for (int trial = 0; trial < 20; ++trial) {
+  for (int trial : testing::Trials(20)) {
     const Case c = RandomCase(random);
     Pool first = MakePool(c, random), second = first.Fresh();
     const auto a = RunPlans(c, DecodingPlans(random, c.rows, /*together=*/false), first);

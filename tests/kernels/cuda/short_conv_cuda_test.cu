@@ -9,6 +9,7 @@
 #include "kernels/rules/short_conv/short_conv.h"
 #include "kernels/rules/short_conv/short_conv_cuda.h"
 #include "tests/kernels/cuda/cuda_test.h"
+#include "tests/testing/trials.h"
 
 namespace eddy {
 namespace {
@@ -124,7 +125,7 @@ std::vector<Floats> RunPlans(const Case& c, const std::vector<Plan>& plans, Pool
 TEST(ShortConvCuda, EqualsItsFormulaInAnyCutAndCompany) {
   EDDY_SKIP_WITHOUT_GPU();
   Random random(TestSeed());
-  for (int trial = 0; trial < 60; ++trial) {
+  for (int trial : testing::Trials(60)) {
     const Case c = RandomCase(random);
     const std::string what = "trial " + std::to_string(trial) + ", channels " +
                              std::to_string(c.channels) + ", width " + std::to_string(c.width);
