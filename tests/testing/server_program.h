@@ -1,5 +1,6 @@
 // The program eddy-server under test: started with flags, asked by signals, read by its log. Needs
-// EDDY_SERVER_BINARY, its path, of the build.
+// EDDY_SERVER_BINARY, its path, of the build; where it was copied elsewhere, the environment's
+// EDDY_TEST_SERVER_BINARY says so.
 #pragma once
 
 #include <fcntl.h>
@@ -8,6 +9,7 @@
 #include <spawn.h>
 #include <sys/wait.h>
 
+#include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -25,7 +27,9 @@ namespace eddy {
 class Program {
  public:
   explicit Program(std::vector<std::string> arguments) {
-    arguments.insert(arguments.begin(), EDDY_SERVER_BINARY);
+    const char* const elsewhere = std::getenv("EDDY_TEST_SERVER_BINARY");
+    const std::string binary = elsewhere == nullptr ? EDDY_SERVER_BINARY : elsewhere;
+    arguments.insert(arguments.begin(), binary);
     arguments.push_back(absl::StrCat("--port_file=", dir_ / "ports"));
     std::vector<char*> argv;
     for (std::string& argument : arguments) argv.push_back(argument.data());
@@ -35,7 +39,7 @@ class Program {
     const std::string log = dir_ / "log";
     posix_spawn_file_actions_addopen(&files, STDERR_FILENO, log.c_str(),
                                      O_WRONLY | O_CREAT | O_TRUNC, 0600);
-    EDDY_CHECK(posix_spawn(&pid_, EDDY_SERVER_BINARY, &files, nullptr, argv.data(), environ) == 0);
+    EDDY_CHECK(posix_spawn(&pid_, binary.c_str(), &files, nullptr, argv.data(), environ) == 0);
     posix_spawn_file_actions_destroy(&files);
   }
   ~Program() {
