@@ -15,7 +15,7 @@ namespace eddy {
 namespace {
 
 // Of the greatest magnitude of a tensor, at least 1. float: sums in another order, through a
-// recurrence of some hundred steps. bfloat16: inputs of products are rounded to 2^-9 of themselves,
+// recurrence of some hundred steps. bfloat16: inputs of products are rounded to 2^-8 of themselves,
 // which a short chain of products and the recurrence enlarge.
 constexpr double kFloatTolerance = 2e-4, kHalfTolerance = 4e-2;
 

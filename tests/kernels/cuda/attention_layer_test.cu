@@ -4,7 +4,7 @@
 //
 // Tolerances, relative L2 of what the layer adds to x: float is off by its rounding; in bfloat16
 // the norm, the query, the key, the value, the weights of the softmax and its output are each
-// rounded to 2^-9, and the products add them up.
+// rounded to 2^-8, and the products add them up.
 #include <cstdio>
 
 #include "kernels/cuda/gemm.h"

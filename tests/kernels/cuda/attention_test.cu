@@ -5,7 +5,7 @@
 // split rightly, and lost numbers harm no row that does not read them.
 //
 // Tolerances, relative L2: float is off by its rounding. In bfloat16 the query, the weights of the
-// softmax and the output are each rounded to 2^-9; keys and values are so in the reference too.
+// softmax and the output are each rounded to 2^-8; keys and values are so in the reference too.
 #include <future>
 
 #include "tests/kernels/cuda/attention_case.h"

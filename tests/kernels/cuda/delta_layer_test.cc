@@ -155,11 +155,11 @@ struct Distance {
 // Float: both sides round each sum by 6e-8 times the root of its length (at most 512), and the
 // recurrence of 100 rows adds them up: 6e-8 * 22 * 10 = 1.3e-5.
 //
-// Bfloat16: a rounding is off by at most u = 2^-9, by u / sqrt(3) in the mean. On the way of a row
-// stand about eight of them: normed x; q, k, v and z as projected; q, k and v again as the rule
+// Bfloat16: a rounding is off by at most 2^-8, by u = 1.7e-3 in the mean square. On the way of a
+// row stand about eight of them: normed x; q, k, v and z as projected; q, k and v again as the rule
 // takes them; scores, writes and copies of the state in the chunk form; o; the input of the output
-// product; low ranks. They are independent, so sqrt(8) u / sqrt(3), and norms and gates magnify
-// them by at most 4: 4 * sqrt(8 / 3) * u = 1.3e-2.
+// product; low ranks. They are independent, so sqrt(8) u = 4.8e-3, and norms and gates magnify them
+// by 2.7 where they do so most: 1.3e-2.
 //
 // Random options make a few layers that enlarge rounding by more than that: keys that nearly
 // vanish before a step over their length, norms of next to nothing. The twin itself shows by how
