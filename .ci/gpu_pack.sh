@@ -12,24 +12,26 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 .ci/setup.sh
 cmake --preset cuda ${EDDY_CUDA_ARCHITECTURES:+-DEDDY_CUDA_ARCHITECTURES="$EDDY_CUDA_ARCHITECTURES"} \
   >&2
-cmake --build --preset cuda >&2
-cmake --build --preset cuda --target model_bench serve_bench cuda_benches >&2
+programs=(eddy-server eddy binary_test kernels_test engine_test model_bench serve_bench)
+cmake --build --preset cuda --target "${programs[@]}" eddy_cuda cuda_tests cuda_benches >&2
 
 folder=build/gpu
 rm -rf "$folder"
 mkdir -p "$folder/bin" "$folder/tests"
 built=build/cuda/bin
-for program in eddy-server eddy kernels_test engine_test model_bench serve_bench "$built"/cuda_*; do
+for program in "${programs[@]}" "$built"/cuda_*; do
   cp "$built/$(basename "$program")" "$folder/bin/"
 done
 cp "$built/libeddy_cuda.so" "$folder/bin/"
+mkdir "$folder/faulty"
+cp build/cuda/faulty/libeddy_cuda.so "$folder/faulty/"
 cp -R tests/golden "$folder/tests/"
 # What the loader would look for here and cannot find there.
 for program in "$folder"/bin/*; do ldd "$program"; done |
   awk '$3 ~ "^/" { print $3 }' | sort -u |
   grep -vE '/(libc|libm|libdl|librt|libpthread|ld-linux[^/]*|libcublas[^/]*|libcuda[^/]*)\.so' |
   xargs -I{} cp -L {} "$folder/bin/"
-strip "$folder"/bin/*
+strip "$folder"/bin/* "$folder"/faulty/*
 # The programs hold the same kernels many times over: with a window over all of them, once.
-tar -C build -c gpu | xz --lzma2=preset=6,dict=256MiB -T1 >build/gpu.tar.xz
+tar -C build -c gpu | xz --lzma2=preset=3,dict=256MiB -T1 >build/gpu.tar.xz
 ls -l build/gpu.tar.xz

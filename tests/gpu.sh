@@ -12,8 +12,9 @@
 # their own. bench: the tables of BENCHMARKS.md.
 #
 # Parts that are named together run side by side, EDDY_GPU_JOBS programs at once (as many as there
-# are processors), benches last and alone. Prints a summary; ends with 1 if anything failed. Logs
-# stay in the folder EDDY_GPU_LOGS, if that is set.
+# are processors), benches last and alone. Programs that still run after EDDY_GPU_TIMEOUT (3600)
+# seconds have failed. Prints a summary; ends with 1 if anything failed. Logs stay in the folder
+# EDDY_GPU_LOGS, if that is set.
 set -uo pipefail
 pack=$1
 shift
@@ -39,8 +40,8 @@ start() { # name, command...
   while [ "$(jobs -rp | wc -l)" -ge "$at_once" ]; do wait -n || true; done
   names+=("$name")
   {
-    local began=$SECONDS
-    "$@" >"$logs/$name.log" 2>&1
+    local began=$SECONDS left=$((${EDDY_GPU_TIMEOUT:-3600} - SECONDS))
+    timeout -k 2 $((left > 0 ? left : 1)) "$@" >"$logs/$name.log" 2>&1
     echo "$? $((SECONDS - began))" >"$logs/$name.end"
   } &
 }
@@ -64,15 +65,27 @@ run_tests() {
   start_shards 3 delta_rule_step bin/cuda_delta_rule_step_test
   start_shards 3 products bin/cuda_products_test
   start_shards 3 ends bin/cuda_ends_test
+  start lost_device bin/engine_test --gtest_filter='LostDevice*'
+  start lost_server env LD_LIBRARY_PATH="$PWD/faulty:$LD_LIBRARY_PATH" \
+    EDDY_TEST_SERVER_BINARY="$PWD/bin/eddy-server" EDDY_TEST_REAL_PLUGIN="$PWD/bin/libeddy_cuda.so" \
+    bin/binary_test --gtest_filter='*DeviceBreaks'
 }
 engine_tests='*Golden*:*Hybrid*:*Mixed*:*KalmanModel*:*Recorded*:*Readouts*:OpenDevice*:CheckedDevice*'
 
+# What gives the same bits in other company, or keeps lost numbers apart, is done by the same kernels,
+# and slots of gigabytes are no business of theirs. racecheck does not see that a barrier which some warps only arrive at
+# (bar.arrive) orders what they did before: Scan of the chunk form hands its stages of shared memory
+# from loading to multiplying warps and back by such pairs, one of which each report names.
 run_sanitizers() {
-  local tool test
+  local tool test more
   for tool in racecheck memcheck initcheck; do
+    more=()
+    [ $tool = racecheck ] && more=(--kernel-name-exclude kernel_substring=4ScanILi
+      --kernel-name-exclude 'kernel_substring=::Scan<')
     for test in bin/cuda_*_test; do
-      start "$(basename "$test")_$tool" \
-        compute-sanitizer --tool "$tool" --error-exitcode 9 "$test"
+      start_shards 3 "$(basename "$test")_$tool" env EDDY_TEST_SECONDS="${EDDY_TEST_SECONDS:-3}" \
+        compute-sanitizer --tool "$tool" "${more[@]}" --error-exitcode 9 "$test" \
+        --gtest_filter='-*SameBits*:*BitsOf*:*Keeps*:*RowsAreLong*:*LaunchesOverlap*:*FourGigabytes*'
     done
   done
 }

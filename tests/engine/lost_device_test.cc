@@ -42,7 +42,7 @@ class EndedRequests {
  private:
   Mutex mu_;
   CondVar news_;
-  std::map<RequestId, absl::Status> ends_;
+  std::map<RequestId, absl::Status> ends_ ABSL_GUARDED_BY(mu_);
 };
 
 // Ends the process with 0 if all is as it must be, and says what is not.

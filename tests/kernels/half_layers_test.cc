@@ -23,10 +23,10 @@ TEST(HalfLayers, ObeyTheLawsThatHoldToTheBit) {
     ASSERT_TRUE(config.ok()) << config.status();
     for (size_t i = 0; i < config->blocks.size(); ++i) {
       const LayerSpec& spec = config->blocks[i].spec;
-      testing::LayerCase test = {.name = std::string(mix.name) + " block " + std::to_string(i) +
-                                         ", " + spec.type,
-                                 .spec = spec,
-                                 .tolerance = 4e-2};
+      testing::LayerCase test = {
+          .name = std::string(mix.name) + " block " + std::to_string(i) + ", " + spec.type,
+          .spec = spec,
+          .tolerance = 4e-2};
       // More than one chunk, and less than a window's ring is asked for.
       test.rows = 140;
       testing::CheckLayerBits(*device, test, seed + static_cast<uint32_t>(i));

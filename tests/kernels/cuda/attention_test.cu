@@ -140,7 +140,10 @@ TEST(AttentionCuda, EqualsTheReferenceForRandomShapesWindowsPagesAndSplits) {
 TEST(AttentionCuda, TakesHeadsOfAnySize) {
   EDDY_SKIP_WITHOUT_GPU();
   Random random(TestSeed());
-  for (int64_t d : {2, 130, 190, 256, 258, 480, 512, 514, 1000, 1024}) {
+  std::vector<int64_t> sizes = {2, 130, 190, 256, 258, 480, 512, 514, 1000, 1024};
+  std::ranges::shuffle(sizes, random);
+  for (int i : testing::Trials(static_cast<int>(sizes.size()))) {
+    const int64_t d = sizes[i];
     for (DType type : {DType::kF32, DType::kBF16}) {
       const AttentionCase of = {
           .shape = {.heads = 9, .kv_heads = 1, .head_dim = d}, .type = type, .most_rows = 40};

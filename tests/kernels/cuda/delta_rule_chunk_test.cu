@@ -14,7 +14,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <random>
@@ -25,6 +24,7 @@
 #include "kernels/rules/delta_rule/delta_rule_chunk_cuda.h"
 #include "tests/kernels/cuda/delta_rule_chunk_case.h"
 #include "tests/kernels/cuda/gpu.h"
+#include "tests/testing/trials.h"
 
 namespace eddy {
 namespace {
@@ -207,12 +207,11 @@ std::vector<Case> Cases() {
   };
 }
 
-// All of them, or a few at random, where EDDY_TEST_SECONDS says that there is no time for all.
+// In random order, all of them or those for which there is time.
 std::vector<Case> CasesToTry(std::mt19937& random) {
   std::vector<Case> cases = Cases();
-  if (std::getenv("EDDY_TEST_SECONDS") == nullptr) return cases;
   std::shuffle(cases.begin(), cases.end(), random);
-  cases.resize(5);
+  cases.resize(static_cast<size_t>(testing::InTime(static_cast<int>(cases.size()), 5)));
   return cases;
 }
 
