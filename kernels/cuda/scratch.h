@@ -37,4 +37,12 @@ class ScratchCutter {
   int64_t used_ = 0, per_row_ = 0, pieces_ = 0;
 };
 
+// For CudaLayerType::scratch, of a layer whose pieces Rows(options, matrices, cutter) describes.
+template <typename Rows, typename Options>
+CudaScratch ScratchOf(const LayerSpec& spec, DType matrices) {
+  ScratchCutter cutter = ScratchCutter::Measure();
+  static_cast<void>(Rows(Options(spec), matrices, &cutter));
+  return cutter.needs();
+}
+
 }  // namespace eddy

@@ -10,9 +10,9 @@
 // j / (states / key_heads) and is read by `reads` queries, so there are states * reads outputs.
 // Output o takes the query of query head o / (states * reads / query_heads).
 //
-// One form, token by token, S read once and written once for each. The chunk form would trade this
-// traversal for products of three times the arithmetic, and the step form runs from the first cache
-// already.
+// On the CPU one form, token by token, S read once and written once for each. The chunk form would
+// trade this traversal for products of three times the arithmetic, and the step form runs from the
+// first cache already. The GPU has that form too, for prompts: decay_scan_chunk_cuda.cuh.
 #pragma once
 
 #include <cstdint>

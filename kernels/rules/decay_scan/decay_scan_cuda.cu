@@ -122,6 +122,12 @@ void Launch(const Step& step, const DecayScanCudaArgs& p, int first, int end) {
   p.shape.reads == 1 ? launch.template operator()<1>() : launch.template operator()<4>();
 }
 
+// Whether rows can be read four floats at a time.
+bool TakesVectors(const DecayScanCudaArgs& p) {
+  return p.v != nullptr && TakesFour(p.q, p.query_stride) && TakesFour(p.k, p.key_stride) &&
+         TakesFour(p.v, p.value_stride) && TakesFour(p.decay, 0);
+}
+
 }  // namespace
 
 void LaunchDecaySteps(const Step& step, const DecayScanCudaArgs& p, int first, int end) {
@@ -143,7 +149,17 @@ void DecayScanCuda(const Step& step, const DecayScanCudaArgs& p) {
   const int single = step.single_row_sequences;
   if (single > 0) LaunchDecaySteps(step, p, 0, single);
   if (step.sequences == single) return;
-  if (!LaunchDecayRows(step, p, single, step.sequences)) {
+  const bool long_ones = step.max_rows_per_sequence >= kDecayChunkRows;
+  const bool column = long_ones && DecayColumnFits(p);
+  const bool chunks = long_ones && p.scratch != nullptr && DecayChunkFits(s) && TakesVectors(p);
+  if (column) {
+    LaunchDecayColumns(step, p);
+  } else if (chunks) {
+    LaunchDecayChunks(step, p);
+  }
+  const bool leave_long = column || chunks;
+  if (!LaunchDecayRows(step, p, single, step.sequences, leave_long)) {
+    EDDY_CHECK(!leave_long);
     LaunchDecaySteps(step, p, single, step.sequences);
   }
 }

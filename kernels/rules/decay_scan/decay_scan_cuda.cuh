@@ -45,9 +45,22 @@ __device__ inline DecayHead HeadOfRow(const DecayScanCudaArgs& p, const DecayPar
           .out = p.out + (row * s.states * s.reads + output) * s.value_dim};
 }
 
+// Fewer rows of a sequence go token by token, whatever else is in the step.
+inline constexpr int kDecayChunkRows = 32;
+__host__ __device__ inline bool TakesChunks(int rows, int32_t slot) {
+  return rows >= kDecayChunkRows && slot != kNoSlot;
+}
+
 // Sequences [first, end) of the step, by states that travel through memory for every row.
 void LaunchDecaySteps(const Step& step, const DecayScanCudaArgs& args, int first, int end);
-// The same, by states that stay in registers. False if the vectors of a row do not fit.
-bool LaunchDecayRows(const Step& step, const DecayScanCudaArgs& args, int first, int end);
+// The same, by states that stay in registers; if `leave_long`, without those of TakesChunks. False
+// if the vectors of a row do not fit.
+bool LaunchDecayRows(const Step& step, const DecayScanCudaArgs& args, int first, int end,
+                     bool leave_long);
+// Those of TakesChunks among the sequences behind the first step.single_row_sequences, in chunks.
+void LaunchDecayChunks(const Step& step, const DecayScanCudaArgs& args);
+// The same for states of one column that is written with ones, in float, if they fit.
+bool DecayColumnFits(const DecayScanCudaArgs& args);
+void LaunchDecayColumns(const Step& step, const DecayScanCudaArgs& args);
 
 }  // namespace eddy

@@ -87,7 +87,7 @@ __device__ inline DecayHead RowsFurther(const DecayScanCudaArgs& p, const DecayH
 template <int kLanes, int kKeys, int kColumns, bool kChannel, int kUnit>
 __global__ void __launch_bounds__(kThreads, 1)
     RowsKernel(const DecayPart part, const DecayScanCudaArgs p, const TokenLayout layout,
-               int tokens) {
+               int tokens, bool leave_long) {
   constexpr int kWidth = kWarps * (32 / kLanes) * kColumns;  // columns of the block
   extern __shared__ __align__(16) float shared[];            // two tiles
   const int64_t key_dim = p.shape.key_dim, value_dim = p.shape.value_dim;
@@ -99,6 +99,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int64_t first = part.row_start[i];
   const int rows = static_cast<int>(part.row_start[i + 1] - first);
   const int32_t slot = part.slots[i];
+  if (leave_long && TakesChunks(rows, slot)) return;
   DecayHead head = HeadOfRow(p, part, first, state);
   if (head.v != nullptr) head.v += begin;
   head.out += begin;
@@ -194,7 +195,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 }
 
 template <int kLanes, int kKeys, int kColumns>
-bool Launch(const Step& step, const DecayScanCudaArgs& p, int first, int end) {
+bool Launch(const Step& step, const DecayScanCudaArgs& p, int first, int end, bool leave_long) {
   constexpr int kWidth = kWarps * (32 / kLanes) * kColumns, kMostKeys = kLanes * kKeys;
   const TokenLayout layout = {.keys = kMostKeys,
                               .decays = p.channel_decay ? kMostKeys : 4,
@@ -212,7 +213,7 @@ bool Launch(const Step& step, const DecayScanCudaArgs& p, int first, int end) {
                      TakesFour(p.v, p.value_stride) && TakesFour(p.decay, 0);
   const auto launch = [&](auto kernel) {
     kernel<<<grid, kThreads, bytes, static_cast<cudaStream_t>(step.stream)>>>(
-        MakeDecayPart(step, p.shape, first, end), p, layout, tokens);
+        MakeDecayPart(step, p.shape, first, end), p, layout, tokens, leave_long);
   };
   if (p.channel_decay) {
     fours ? launch(RowsKernel<kLanes, kKeys, kColumns, true, 4>)
@@ -226,14 +227,15 @@ bool Launch(const Step& step, const DecayScanCudaArgs& p, int first, int end) {
 
 }  // namespace
 
-bool LaunchDecayRows(const Step& step, const DecayScanCudaArgs& p, int first, int end) {
+bool LaunchDecayRows(const Step& step, const DecayScanCudaArgs& p, int first, int end,
+                     bool leave_long) {
   const int64_t key_dim = p.shape.key_dim;
-  if (key_dim <= 32) return Launch<8, 4, 4>(step, p, first, end);
-  if (key_dim <= 64) return Launch<8, 8, 2>(step, p, first, end);
-  if (key_dim <= 128) return Launch<8, 16, 2>(step, p, first, end);
-  if (key_dim <= 256) return Launch<16, 16, 2>(step, p, first, end);
-  if (key_dim <= 512) return Launch<32, 16, 2>(step, p, first, end);
-  return Launch<32, 32, 1>(step, p, first, end);
+  if (key_dim <= 32) return Launch<8, 4, 4>(step, p, first, end, leave_long);
+  if (key_dim <= 64) return Launch<8, 8, 2>(step, p, first, end, leave_long);
+  if (key_dim <= 128) return Launch<8, 16, 2>(step, p, first, end, leave_long);
+  if (key_dim <= 256) return Launch<16, 16, 2>(step, p, first, end, leave_long);
+  if (key_dim <= 512) return Launch<32, 16, 2>(step, p, first, end, leave_long);
+  return Launch<32, 32, 1>(step, p, first, end, leave_long);
 }
 
 }  // namespace eddy
