@@ -66,4 +66,14 @@ inline CudaProduct NormedProductOf(const Step& step, DType matrices, const Layer
   return product;
 }
 
+// x += w from, the last product of a layer; `from` [rows, in] is of type `matrices`.
+inline void AddProduct(CudaGemm* gemm, const Step& step, DType matrices, const LayerMatrix& matrix,
+                       int64_t in, int64_t out, const void* from, float* x) {
+  CudaProduct product = ProductOf(step, matrices, matrix, in, out);
+  product.x = from;
+  product.y = x;
+  product.accumulate = true;
+  RunProduct(gemm, product);
+}
+
 }  // namespace eddy

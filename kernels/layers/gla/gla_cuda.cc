@@ -16,6 +16,15 @@
 namespace eddy {
 namespace {
 
+DecayScanShape ShapeOf(const GlaOptions& o) {
+  return {.states = o.kv_heads,
+          .key_heads = o.kv_heads,
+          .query_heads = o.heads,
+          .reads = o.heads / o.kv_heads,
+          .key_dim = o.key_dim,
+          .value_dim = o.value_dim};
+}
+
 // Where the intermediate tensors of a step lie in scratch; all are dense.
 struct Rows {
   Rows(const GlaOptions& o, DType matrices, ScratchCutter* cutter)
@@ -27,6 +36,7 @@ struct Rows {
         low(cutter->Take(matrices, o.decay_rank)),
         decay(cutter->Floats(o.kv_heads * o.key_dim)),
         out(cutter->Floats(o.heads * o.value_dim)),
+        scan(TakeDecayScratch(ShapeOf(o), /*channel_decay=*/true, matrices, cutter)),
         mixed(cutter->Take(matrices, o.heads * o.value_dim)) {}
 
   void* normed;  // [rows, D]
@@ -37,6 +47,7 @@ struct Rows {
   void* low;     // [rows, r]
   float* decay;  // [rows, HKV, K]: factors
   float* out;    // [rows, H, V]
+  void* scan;    // of the decay scan
   void* mixed;   // [rows, H, V]: input of the last product
 };
 
@@ -100,12 +111,7 @@ void GlaCuda::Project(const Step& step, const Rows& rows, const float* x) const 
 
 void GlaCuda::Scan(const Step& step, const Rows& rows) const {
   const GlaOptions& o = options_;
-  DecayScanCuda(step, {.shape = {.states = o.kv_heads,
-                                 .key_heads = o.kv_heads,
-                                 .query_heads = o.heads,
-                                 .reads = o.heads / o.kv_heads,
-                                 .key_dim = o.key_dim,
-                                 .value_dim = o.value_dim},
+  DecayScanCuda(step, {.shape = ShapeOf(o),
                        .q = rows.q,
                        .k = rows.k,
                        .v = rows.v,
@@ -116,7 +122,8 @@ void GlaCuda::Scan(const Step& step, const Rows& rows) const {
                        .decay = rows.decay,
                        .channel_decay = true,
                        .state = state_,
-                       .out = rows.out});
+                       .out = rows.out,
+                       .scratch = rows.scan});
 }
 
 void GlaCuda::Forward(const Step& step, TensorView x) {
@@ -134,11 +141,8 @@ void GlaCuda::Forward(const Step& step, TensorView x) {
                               .norm = out_norm_,
                               .out = rows.mixed,
                               .out_type = matrices_});
-  CudaProduct out = ProductOf(step, matrices_, out_, o.heads * o.value_dim, o.d_model);
-  out.x = rows.mixed;
-  out.y = x.data;
-  out.accumulate = true;
-  RunProduct(gemm_, out);
+  AddProduct(gemm_, step, matrices_, out_, o.heads * o.value_dim, o.d_model, rows.mixed,
+             x.as<float>());
 }
 
 std::unique_ptr<Layer> Make(const LayerSpec& spec, const LayerParts& parts,
@@ -146,17 +150,11 @@ std::unique_ptr<Layer> Make(const LayerSpec& spec, const LayerParts& parts,
   return std::make_unique<GlaCuda>(spec, parts, context);
 }
 
-CudaScratch Scratch(const LayerSpec& spec, DType matrices) {
-  ScratchCutter cutter = ScratchCutter::Measure();
-  const Rows rows(GlaOptions(spec), matrices, &cutter);
-  static_cast<void>(rows);
-  return cutter.needs();
-}
-
 }  // namespace
 
 const CudaLayerType& GlaCudaType() {
-  static constexpr CudaLayerType kType = {.name = "gla", .make = Make, .scratch = Scratch};
+  static constexpr CudaLayerType kType = {
+      .name = "gla", .make = Make, .scratch = ScratchOf<Rows, GlaOptions>};
   return kType;
 }
 

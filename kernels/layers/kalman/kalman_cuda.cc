@@ -270,11 +270,7 @@ void KalmanCudaLayer::Output(const Step& step, const Rows& rows, float* x) const
                                  .gate = o.gated() ? rows.wide + o.channels : nullptr,
                                  .gate_stride = rows.wide_stride,
                                  .out = rows.mixed});
-  CudaProduct product = ProductOf(step, matrices_, out_, o.channels, o.d_model);
-  product.x = rows.mixed;
-  product.y = x;
-  product.accumulate = true;
-  RunProduct(gemm_, product);
+  AddProduct(gemm_, step, matrices_, out_, o.channels, o.d_model, rows.mixed, x);
 }
 
 void KalmanCudaLayer::Forward(const Step& step, TensorView x) {
@@ -296,17 +292,11 @@ std::unique_ptr<Layer> Make(const LayerSpec& spec, const LayerParts& parts,
   return std::make_unique<KalmanCudaLayer>(spec, parts, context);
 }
 
-CudaScratch Scratch(const LayerSpec& spec, DType matrices) {
-  ScratchCutter cutter = ScratchCutter::Measure();
-  const Rows rows(KalmanOptions(spec), matrices, &cutter);
-  static_cast<void>(rows);
-  return cutter.needs();
-}
-
 }  // namespace
 
 const CudaLayerType& KalmanCudaType() {
-  static constexpr CudaLayerType kType = {.name = "kalman", .make = Make, .scratch = Scratch};
+  static constexpr CudaLayerType kType = {
+      .name = "kalman", .make = Make, .scratch = ScratchOf<Rows, KalmanOptions>};
   return kType;
 }
 

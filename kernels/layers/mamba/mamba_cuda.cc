@@ -151,11 +151,7 @@ void MambaCuda::Forward(const Step& step, TensorView x) {
                                 .z = rows.wide + o.channels,
                                 .z_stride = 2 * o.channels,
                                 .out = rows.mixed});
-  CudaProduct out = ProductOf(step, matrices_, out_, o.channels, o.d_model);
-  out.x = rows.mixed;
-  out.y = x.data;
-  out.accumulate = true;
-  RunProduct(gemm_, out);
+  AddProduct(gemm_, step, matrices_, out_, o.channels, o.d_model, rows.mixed, x.as<float>());
 }
 
 std::unique_ptr<Layer> Make(const LayerSpec& spec, const LayerParts& parts,
@@ -163,18 +159,13 @@ std::unique_ptr<Layer> Make(const LayerSpec& spec, const LayerParts& parts,
   return std::make_unique<MambaCuda>(spec, parts, context);
 }
 
-CudaScratch Scratch(const LayerSpec& spec, DType matrices) {
-  ScratchCutter cutter = ScratchCutter::Measure();
-  const Rows rows(MambaOptions(spec), matrices, &cutter);
-  static_cast<void>(rows);
-  return cutter.needs();
-}
-
 }  // namespace
 
 const CudaLayerType& MambaCudaType(std::string_view name) {
-  static constexpr CudaLayerType kMamba = {.name = "mamba", .make = Make, .scratch = Scratch};
-  static constexpr CudaLayerType kLonghorn = {.name = "longhorn", .make = Make, .scratch = Scratch};
+  static constexpr CudaLayerType kMamba = {
+      .name = "mamba", .make = Make, .scratch = ScratchOf<Rows, MambaOptions>};
+  static constexpr CudaLayerType kLonghorn = {
+      .name = "longhorn", .make = Make, .scratch = ScratchOf<Rows, MambaOptions>};
   EDDY_CHECK(name == "mamba" || name == "longhorn");
   return name == "mamba" ? kMamba : kLonghorn;
 }

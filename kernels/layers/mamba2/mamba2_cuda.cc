@@ -16,6 +16,14 @@
 namespace eddy {
 namespace {
 
+DecayScanShape ShapeOf(const Mamba2Options& o) {
+  return {.states = o.heads,
+          .key_heads = o.groups,
+          .query_heads = o.groups,
+          .key_dim = o.state_dim,
+          .value_dim = o.head_dim};
+}
+
 // Where the intermediate tensors of a step lie in scratch.
 struct Rows {
   Rows(const Mamba2Options& o, DType matrices, ScratchCutter* cutter)
@@ -27,6 +35,7 @@ struct Rows {
         delta(cutter->Floats(o.heads)),
         decay(cutter->Floats(o.heads)),
         out(cutter->Floats(o.inner())),
+        scan(TakeDecayScratch(ShapeOf(o), /*channel_decay=*/false, matrices, cutter)),
         mixed(cutter->Take(matrices, o.inner())) {}
   // So that four can be read at once in every row.
   static int64_t RoundUp(int64_t width) { return (width + 3) / 4 * 4; }
@@ -38,6 +47,7 @@ struct Rows {
   float* delta;  // [rows, H]
   float* decay;  // [rows, H]
   float* out;    // [rows, H, P]
+  void* scan;    // of the decay scan
   void* mixed;   // [rows, I]: input of the last product
 };
 
@@ -109,11 +119,7 @@ void Mamba2Cuda::Project(const Step& step, const Rows& rows, const float* x) con
 
 void Mamba2Cuda::Scan(const Step& step, const Rows& rows) const {
   const Mamba2Options& o = options_;
-  DecayScanCuda(step, {.shape = {.states = o.heads,
-                                 .key_heads = o.groups,
-                                 .query_heads = o.groups,
-                                 .key_dim = o.state_dim,
-                                 .value_dim = o.head_dim},
+  DecayScanCuda(step, {.shape = ShapeOf(o),
                        .q = rows.after + o.inner() + o.groups * o.state_dim,
                        .k = rows.after + o.inner(),
                        .v = rows.after,
@@ -123,7 +129,8 @@ void Mamba2Cuda::Scan(const Step& step, const Rows& rows) const {
                        .write = rows.delta,
                        .decay = rows.decay,
                        .state = state_,
-                       .out = rows.out});
+                       .out = rows.out,
+                       .scratch = rows.scan});
 }
 
 void Mamba2Cuda::Forward(const Step& step, TensorView x) {
@@ -146,11 +153,7 @@ void Mamba2Cuda::Forward(const Step& step, TensorView x) {
                                  .norm = out_norm_,
                                  .out = rows.mixed,
                                  .out_type = matrices_});
-  CudaProduct out = ProductOf(step, matrices_, out_, o.inner(), o.d_model);
-  out.x = rows.mixed;
-  out.y = x.data;
-  out.accumulate = true;
-  RunProduct(gemm_, out);
+  AddProduct(gemm_, step, matrices_, out_, o.inner(), o.d_model, rows.mixed, x.as<float>());
 }
 
 std::unique_ptr<Layer> Make(const LayerSpec& spec, const LayerParts& parts,
@@ -158,17 +161,11 @@ std::unique_ptr<Layer> Make(const LayerSpec& spec, const LayerParts& parts,
   return std::make_unique<Mamba2Cuda>(spec, parts, context);
 }
 
-CudaScratch Scratch(const LayerSpec& spec, DType matrices) {
-  ScratchCutter cutter = ScratchCutter::Measure();
-  const Rows rows(Mamba2Options(spec), matrices, &cutter);
-  static_cast<void>(rows);
-  return cutter.needs();
-}
-
 }  // namespace
 
 const CudaLayerType& Mamba2CudaType() {
-  static constexpr CudaLayerType kType = {.name = "mamba2", .make = Make, .scratch = Scratch};
+  static constexpr CudaLayerType kType = {
+      .name = "mamba2", .make = Make, .scratch = ScratchOf<Rows, Mamba2Options>};
   return kType;
 }
 

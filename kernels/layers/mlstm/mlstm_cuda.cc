@@ -15,6 +15,14 @@
 namespace eddy {
 namespace {
 
+DecayScanShape ShapeOf(const MlstmOptions& o) {
+  return {.states = o.heads,
+          .key_heads = o.heads,
+          .query_heads = o.heads,
+          .key_dim = o.key_dim,
+          .value_dim = o.value_dim};
+}
+
 // Where the intermediate tensors of a step lie in scratch; all are dense.
 struct Rows {
   Rows(const MlstmOptions& o, DType matrices, ScratchCutter* cutter)
@@ -28,6 +36,7 @@ struct Rows {
         least(cutter->Floats(o.heads)),
         sums(cutter->Floats(o.heads)),
         out(cutter->Floats(o.value_width())),
+        scan(TakeDecayScratch(ShapeOf(o), /*channel_decay=*/false, matrices, cutter)),
         mixed(cutter->Take(matrices, o.value_width())) {}
 
   void* normed;  // [rows, D]
@@ -40,6 +49,7 @@ struct Rows {
   float* least;  // [rows, H]: e^-m'
   float* sums;   // [rows, H]: u.q
   float* out;    // [rows, H, V]
+  void* scan;    // of the decay scan
   void* mixed;   // [rows, H, V]: input of the last product
 };
 
@@ -96,7 +106,7 @@ void MlstmCuda::Project(const Step& step, const Rows& rows, const float* x) cons
                  project(forget_gate_, o.heads, rows.keep)});
 }
 
-// C'q and u.q: the normaliser is a memory with one column, written with ones.
+// C'q and u.q: the normaliser is a memory with one column, written with ones; it stays in float.
 void MlstmCuda::Scan(const Step& step, const Rows& rows) const {
   const MlstmOptions& o = options_;
   MlstmGatesCuda(step, {.heads = o.heads,
@@ -107,11 +117,7 @@ void MlstmCuda::Scan(const Step& step, const Rows& rows) const {
                         .write = rows.write,
                         .keep = rows.keep,
                         .least = rows.least});
-  DecayScanCudaArgs args = {.shape = {.states = o.heads,
-                                      .key_heads = o.heads,
-                                      .query_heads = o.heads,
-                                      .key_dim = o.key_dim,
-                                      .value_dim = o.value_dim},
+  DecayScanCudaArgs args = {.shape = ShapeOf(o),
                             .q = rows.q,
                             .k = rows.k,
                             .v = rows.v,
@@ -121,7 +127,8 @@ void MlstmCuda::Scan(const Step& step, const Rows& rows) const {
                             .write = rows.write,
                             .decay = rows.keep,
                             .state = state_,
-                            .out = rows.out};
+                            .out = rows.out,
+                            .scratch = rows.scan};
   DecayScanCuda(step, args);
   args.shape.value_dim = 1;
   args.v = nullptr;
@@ -147,11 +154,7 @@ void MlstmCuda::Forward(const Step& step, TensorView x) {
                                 .norm = out_norm_,
                                 .out = rows.mixed,
                                 .out_type = matrices_});
-  CudaProduct out = ProductOf(step, matrices_, out_, o.value_width(), o.d_model);
-  out.x = rows.mixed;
-  out.y = x.data;
-  out.accumulate = true;
-  RunProduct(gemm_, out);
+  AddProduct(gemm_, step, matrices_, out_, o.value_width(), o.d_model, rows.mixed, x.as<float>());
 }
 
 std::unique_ptr<Layer> Make(const LayerSpec& spec, const LayerParts& parts,
@@ -159,17 +162,11 @@ std::unique_ptr<Layer> Make(const LayerSpec& spec, const LayerParts& parts,
   return std::make_unique<MlstmCuda>(spec, parts, context);
 }
 
-CudaScratch Scratch(const LayerSpec& spec, DType matrices) {
-  ScratchCutter cutter = ScratchCutter::Measure();
-  const Rows rows(MlstmOptions(spec), matrices, &cutter);
-  static_cast<void>(rows);
-  return cutter.needs();
-}
-
 }  // namespace
 
 const CudaLayerType& MlstmCudaType() {
-  static constexpr CudaLayerType kType = {.name = "mlstm", .make = Make, .scratch = Scratch};
+  static constexpr CudaLayerType kType = {
+      .name = "mlstm", .make = Make, .scratch = ScratchOf<Rows, MlstmOptions>};
   return kType;
 }
 
