@@ -18,18 +18,28 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 from fla.ops.gated_delta_rule import chunk_gated_delta_rule, fused_recurrent_gated_delta_rule
+from fla.ops.gla import chunk_gla
 from fla.ops.kda import chunk_kda, fused_recurrent_kda
+from fla.ops.simple_gla import chunk_simple_gla
 
 Inputs = dict[str, torch.Tensor]
 CACHE_BYTES = 60 << 20
 
 
-def draw(batch: int, rows: int, heads: int, key: int, value: int, vector: bool) -> Inputs:
+def draw(
+    function: Callable[..., object],
+    batch: int,
+    rows: int,
+    heads: int,
+    key: int,
+    value: int,
+    vector: bool,
+) -> Inputs:
     def normal(*shape: int) -> torch.Tensor:
         return torch.randn(*shape, device="cuda")
 
     gate = (batch, rows, heads, key) if vector else (batch, rows, heads)
-    return {
+    inputs = {
         "q": F.normalize(normal(batch, rows, heads, key), dim=-1).bfloat16(),
         "k": F.normalize(normal(batch, rows, heads, key), dim=-1).bfloat16(),
         "v": normal(batch, rows, heads, value).bfloat16(),
@@ -37,6 +47,9 @@ def draw(batch: int, rows: int, heads: int, key: int, value: int, vector: bool) 
         "g": -0.1 * torch.rand(*gate, device="cuda"),
         "initial_state": normal(batch, heads, key, value),
     }
+    if function in (chunk_gla, chunk_simple_gla):  # these write every key whole
+        del inputs["beta"]
+    return inputs
 
 
 def bytes_of(inputs: Inputs) -> int:
@@ -88,6 +101,12 @@ CASES = [
     ("KDA prefill 8 heads 128x128 1 x 16384", chunk_kda, 1, 16384, 8, 128, 128, True),
     ("KDA prefill 8 heads 128x128 1 x 131072", chunk_kda, 1, 131072, 8, 128, 128, True),
     ("KDA prefill 8 heads 128x128 64 x 2048", chunk_kda, 64, 2048, 8, 128, 128, True),
+    ("GLA prefill 4 heads 256x512 1 x 4096", chunk_gla, 1, 4096, 4, 256, 512, True),
+    ("GLA prefill 4 heads 256x512 1 x 16384", chunk_gla, 1, 16384, 4, 256, 512, True),
+    ("GLA prefill 4 heads 256x512 64 x 2048", chunk_gla, 64, 2048, 4, 256, 512, True),
+    ("simple GLA prefill 64 heads 128x64 1 x 4096", chunk_simple_gla, 1, 4096, 64, 128, 64, False),
+    ("simple GLA prefill 64 heads 128x64 1 x 16384", chunk_simple_gla, 1, 16384, 64, 128, 64, False),
+    ("simple GLA prefill 64 heads 128x64 64 x 2048", chunk_simple_gla, 64, 2048, 64, 128, 64, False),
 ]
 
 
@@ -97,9 +116,10 @@ def main() -> int:
         if wanted and not any(part in name for part in wanted):
             continue
         began = time.monotonic()
-        first = draw(batch, rows, heads, key, value, vector)
+        shape = (batch, rows, heads, key, value, vector)
+        first = draw(function, *shape)
         count = min(8, -(-3 * CACHE_BYTES // bytes_of(first)))
-        sets = [first] + [draw(batch, rows, heads, key, value, vector) for _ in range(count - 1)]
+        sets = [first] + [draw(function, *shape) for _ in range(count - 1)]
         with torch.inference_mode():
             eager, graph = measure(function, sets, runs=20)
         print(f"{name:40} {eager:8.4f} {graph:8.4f}  ({time.monotonic() - began:.0f} s)", flush=True)
