@@ -26,7 +26,7 @@ using delta_chunk::kColumns;  // of S, that a warp walks with
 using Bf16 = __nv_bfloat16;
 
 inline constexpr int kTileColumns = 4 * kColumns;  // of a block's walk
-inline constexpr int kLongRows = 2048;             // shorter sequences are not cut into segments
+inline constexpr int kLongRows = 4096;             // shorter sequences are not cut into segments
 inline constexpr int kSegmentUnit = 512;
 
 __host__ __device__ constexpr int TilesOf(int value_dim) {

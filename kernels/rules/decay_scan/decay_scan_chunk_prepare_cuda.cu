@@ -15,7 +15,8 @@ using delta_chunk::kBlockBytes;
 using delta_chunk::PieceOffset;
 using delta_chunk::Tiles;
 
-constexpr int kThreads = 128;
+// The halves of a block's threads take turns at the outputs.
+constexpr int kThreads = 256;
 constexpr int kMostOutputs = 8;  // of a block
 
 // Neighbouring outputs that share a query and a key.
@@ -64,7 +65,7 @@ __device__ void SumDecays(const Problem& p, const Place& place, int state, float
   if (lane == 0) p.chunk_decay[static_cast<int64_t>(blockIdx.x) * p.states + state] = Exp2(all);
 }
 
-// A warp's 16 rows of P of one output, which pass by the place of its queries.
+// A warp's 16 rows of P of one output, which pass by `staging`.
 __device__ void StoreScores(const Tiles& gram, const float* sums, const float* writes, int rows,
                             int64_t stride, std::byte* staging, Bf16* to) {
   const GramPlace place;
@@ -139,10 +140,10 @@ __global__ void __launch_bounds__(kThreads) PrepareChunk(const Problem p, int sh
                                                        unused);
     delta_chunk::FinishProducts<0>(products);
   }
-  __syncwarp();  // all lanes have read the queries
-  for (int i = 0; i < count; ++i) {
+  __syncthreads();  // all have read queries and keys
+  for (int i = gram.side; i < count; i += kThreads / 128) {
     StoreScores(products, sums[i], writes[i], place.rows, static_cast<int64_t>(p.outputs) * kChunk,
-                queries, p.scores + (row * p.outputs + first + i) * kChunk);
+                gram.side == 0 ? queries : keys, p.scores + (row * p.outputs + first + i) * kChunk);
   }
 }
 

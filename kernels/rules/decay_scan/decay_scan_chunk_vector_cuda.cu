@@ -17,7 +17,7 @@ using delta_chunk::PieceOffset;
 using delta_chunk::ReadElement;
 using delta_chunk::Scale;
 
-constexpr int kThreads = 256;
+constexpr int kThreads = 512;
 constexpr int kMostChannels = 128;  // of a slice
 
 // Byte offsets in shared memory; K is a slice's width here and in what follows.
@@ -62,8 +62,8 @@ struct ScoreInputs {
   const float* sums;
 };
 
-// A warp's part of P: its 16 rows and every other block of 16 columns, those at 16 (2 i + side).
-using Scores = float[2][2][4];
+// A warp's part of P: the 16 rows of its block and the 16 columns of block `side`, as two C tiles.
+using Scores = float[2][4];
 
 // The same sums as in AddScores, element by element, of the block on the diagonal.
 template <int K>
@@ -92,58 +92,48 @@ template <int K>
 __device__ void AddScores(const ScoreInputs& in, const GramPlace& place, Scores& sums) {
   constexpr int kPitch = Layout<K>::kPitch;
   constexpr float kSteep = 80;
-  const int lane = place.lane;
+  const int lane = place.lane, column = place.side * 16;
+  if (place.side > place.block) return;
   const float* block = in.sums + place.block * 16 * kPitch;
-  bool steep = false;
-  for (int d = lane; d < K; d += 32) steep |= !(block[d] - block[15 * kPitch + d] <= kSteep);
-  steep = __any_sync(~0u, steep);
-  const int pairs = steep ? place.block : place.block + 1;
+  if (place.side == place.block) {
+    bool steep = false;
+    for (int d = lane; d < K; d += 32) steep |= !(block[d] - block[15 * kPitch + d] <= kSteep);
+    if (__any_sync(~0u, steep)) return AddDiagonalScores<K>(in, place, sums);
+  }
   const auto decay = [&](const float* row, int k, int half) {
     return *reinterpret_cast<const float2*>(row + k * 16 + half * 8 + 2 * place.t);
   };
 #pragma unroll 2
-  for (int k = 0; k < K / 16 && place.side < pairs; ++k) {
-    uint32_t query[4];
+  for (int k = 0; k < K / 16; ++k) {
+    uint32_t query[4], key[4];
     LoadTiles(query, in.queries + PieceOffset(place.block * 16 + lane % 16, 2 * k + lane / 16));
+    LoadTiles(key, in.keys + PieceOffset(column + lane % 8 + lane / 16 * 8, 2 * k + lane / 8 % 2));
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      query[i] = Scale(query[i], Between(decay(block + (place.g + i % 2 * 8) * kPitch, k, i / 2),
-                                         decay(block, k, i / 2)));
+      const float* query_row = block + (place.g + i % 2 * 8) * kPitch;
+      const float* key_row = in.sums + (column + place.g + i / 2 * 8) * kPitch;
+      query[i] = Scale(query[i], Between(decay(query_row, k, i / 2), decay(block, k, i / 2)));
+      key[i] = Scale(key[i], Between(decay(block, k, i % 2), decay(key_row, k, i % 2)));
     }
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int pair = 2 * i + place.side;
-      if (pair >= pairs) continue;
-      uint32_t b[4];
-      LoadTiles(b,
-                in.keys + PieceOffset(pair * 16 + lane % 8 + lane / 16 * 8, 2 * k + lane / 8 % 2));
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const float* row = in.sums + (pair * 16 + place.g + j / 2 * 8) * kPitch;
-        b[j] = Scale(b[j], Between(decay(block, k, j % 2), decay(row, k, j % 2)));
-      }
-      Mma(sums[i][0], query, b[0], b[1]);
-      Mma(sums[i][1], query, b[2], b[3]);
-    }
-  }
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    if (steep && 2 * i + place.side == place.block) AddDiagonalScores<K>(in, place, sums[i]);
+    Mma(sums[0], query, key[0], key[1]);
+    Mma(sums[1], query, key[2], key[3]);
   }
 }
 
 __device__ void StoreScores(const Scores& sums, const GramPlace& place, const float* writes,
                             int rows, int64_t stride, Bf16* to) {
+  if (place.side > place.block) return;
 #pragma unroll
-  for (int tile = 0; tile < 8; ++tile) {  // column pairs, C tiles, rows g and g + 8
-    const int pair = 2 * (tile / 4) + place.side, n = tile / 2 % 2, low = tile % 2;
-    const int i = place.block * 16 + place.g + 8 * low, column = pair * 16 + n * 8 + 2 * place.t;
-    if (pair > place.block || i >= rows) continue;
+  for (int tile = 0; tile < 4; ++tile) {  // C tiles, rows g and g + 8
+    const int n = tile / 2, low = tile % 2;
+    const int i = place.block * 16 + place.g + 8 * low;
+    const int column = place.side * 16 + n * 8 + 2 * place.t;
+    if (i >= rows) continue;
     float scores[2];
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
       const int at = column + j;
-      scores[j] = at <= i ? sums[tile / 4][n][2 * low + j] * writes[at] : 0.0f;
+      scores[j] = at <= i ? sums[n][2 * low + j] * writes[at] : 0.0f;
     }
     *reinterpret_cast<uint32_t*>(to + i * stride + column) = PackBf16(scores[0], scores[1]);
   }
@@ -223,6 +213,20 @@ __global__ void __launch_bounds__(kThreads, 2) PrepareChunk(const Problem p) {
     const int64_t row = place.first_row + threadIdx.x;
     const bool given = p.args.write != nullptr && threadIdx.x < place.rows;
     writes[threadIdx.x] = given ? p.args.write[row * p.states + blockIdx.y / p.reads] : 1.0f;
+  }
+  const DecayScanCudaArgs& args = p.args;
+  const int output = blockIdx.y, state = output / p.reads;
+  // All slices' rows are on their way before the first one is waited for.
+  if (threadIdx.x < 3 * kChunk && threadIdx.x % kChunk < place.rows) {
+    const int64_t row = place.first_row + threadIdx.x % kChunk;
+    const float* from = args.decay + (row * p.states + state) * p.key_dim;
+    if (threadIdx.x >= kChunk) {
+      from = args.q + row * args.query_stride + output / p.part.outputs_per_query * p.key_dim;
+    }
+    if (threadIdx.x >= 2 * kChunk) {
+      from = args.k + row * args.key_stride + state / p.part.states_per_key * p.key_dim;
+    }
+    PrefetchRow(from, p.key_dim);
   }
   Scores scores = {};
   for (int first = 0; first < p.padded_dim; first += K) {

@@ -12,9 +12,10 @@
 namespace eddy::decay_chunk {
 namespace {
 
-constexpr int kWarps = 4, kLoaders = 4;
-constexpr int kThreads = (kWarps + kLoaders) * 32, kLoaderThreads = kLoaders * 32;
+// Each stage has loaders of its own, so that two chunks are on their way together.
 constexpr int kStages = 2;
+constexpr int kWalkers = 128, kLoaders = 64;
+constexpr int kThreads = kWalkers + kStages * kLoaders;
 
 // Blocks on one multiprocessor, by shared memory. Two want more registers for those that walk than
 // for those that load, which only Hopper gives.
@@ -26,7 +27,8 @@ template <int K>
 constexpr int kBlocksOf = K == 256 ? 1 : 2;
 #endif
 
-// Barriers: a stage is full; is empty.
+// Barriers of the walkers and the stage's loaders: a stage is full; is empty.
+constexpr int kMeeting = kWalkers + kLoaders;
 __device__ inline int Full(int stage) { return 1 + stage; }
 __device__ inline int Empty(int stage) { return 1 + kStages + stage; }
 
@@ -75,19 +77,19 @@ template <int K, bool kVector, bool kOutputs>
 __device__ void LoadStage(const Problem& p, const Walk& walk, int chunk, int output, int column,
                           uint32_t stage, uint32_t factors) {
   using S = Stage<K, kOutputs>;
-  const int thread = threadIdx.x - kWarps * 32, state = output / p.reads;
+  const int thread = threadIdx.x % kLoaders, state = output / p.reads;
   const int64_t row = walk.first_row + chunk * kChunk;
   const int rows = min(kChunk, walk.rows - chunk * kChunk);
   const int64_t key_stride = static_cast<int64_t>(p.states / p.key_group) * K;
-  delta_chunk::CopyMatrix<K, kLoaderThreads>(p.keys + row * key_stride + state / p.key_group * K,
-                                             key_stride, rows, K, thread, stage + S::kKeys);
+  delta_chunk::CopyMatrix<K, kLoaders>(p.keys + row * key_stride + state / p.key_group * K,
+                                       key_stride, rows, K, thread, stage + S::kKeys);
   if constexpr (kOutputs) {
     const int64_t query_stride = static_cast<int64_t>(p.outputs / p.query_group) * K;
-    delta_chunk::CopyMatrix<K, kLoaderThreads>(
+    delta_chunk::CopyMatrix<K, kLoaders>(
         p.queries + row * query_stride + output / p.query_group * K, query_stride, rows, K, thread,
         stage + S::kQueries);
     // P, with zeros right of the blocks of 16 columns that are written.
-    constexpr int kStep = kLoaderThreads / 8;
+    constexpr int kStep = kLoaders / 8;
     const int piece = thread % 8, first = thread / 8;
     const int64_t stride = static_cast<int64_t>(p.outputs) * kChunk;
     const Bf16* from = p.scores + row * stride + output * kChunk + first * stride + piece * 8;
@@ -101,15 +103,18 @@ __device__ void LoadStage(const Problem& p, const Walk& walk, int chunk, int out
   // Each warp's columns of v in a slab of its own.
   const float* values =
       p.args.v + row * p.args.value_stride + static_cast<int64_t>(state) * p.value_dim + column;
-  constexpr int kStep = kLoaderThreads / 16;
+  constexpr int kStep = kLoaders / 16;
   const int piece = thread % 16, first = thread / 16;
   const int valid = column + piece * 4 < p.value_dim ? rows : 0;
   const float* from = values + first * p.args.value_stride + piece * 4;
-  const uint32_t to = stage + S::kSlabs + piece / 4 * kSlab + SlabOffset(first, piece % 4);
+  const uint32_t slab = stage + S::kSlabs + piece / 4 * kSlab;
+  const uint32_t to[2] = {slab + SlabOffset(first, piece % 4),
+                          slab + SlabOffset(first + kStep, piece % 4)};
+  static_assert(kStep == 4);  // two steps are the eight rows of SlabOffset
 #pragma unroll
   for (int i = 0; i < kChunk; i += kStep, from += kStep * p.args.value_stride) {
     const bool here = first + i < valid;
-    CopyAsync16(to + i * 64, here ? from : values, here);
+    CopyAsync16(to[i / kStep % 2] + i / 8 * 512, here ? from : values, here);
   }
   if constexpr (kVector) {
     const int64_t at = static_cast<int64_t>(walk.chunk_slot + chunk) * p.states + state;
@@ -123,23 +128,21 @@ __device__ void LoadStage(const Problem& p, const Walk& walk, int chunk, int out
   }
 }
 
-// The loaders' part. Each read of a chunk takes a step.
+// The part of the loaders of a stage. Each read of a chunk takes a step, in turns of the stages.
 template <int K, bool kVector, bool kOutputs>
 __device__ void LoadChunks(const Problem& p, const Walk& walk, int state, int column,
                            uint32_t shared) {
   using L = Plan<K, kVector, kOutputs>;
   const int chunks = (walk.rows + kChunk - 1) / kChunk, reads = kOutputs ? p.reads : 1;
-  for (int chunk = 0, step = 0; chunk < chunks; ++chunk) {
-    for (int read = 0; read < reads; ++read, ++step) {
-      const int index = step % kStages;
-      if (step >= kStages) BarrierSync(Empty(index), kThreads);
-      LoadStage<K, kVector, kOutputs>(p, walk, chunk, state * p.reads + read, column,
-                                      shared + index * L::S::kBytes,
-                                      shared + kStages * L::S::kBytes + index * L::kFactors);
-      WaitForCopies();
-      delta_chunk::PublishToProducts();
-      BarrierArrive(Full(index), kThreads);
-    }
+  const int index = (threadIdx.x - kWalkers) / kLoaders;
+  for (int step = index; step < chunks * reads; step += kStages) {
+    if (step >= kStages) BarrierSync(Empty(index), kMeeting);
+    LoadStage<K, kVector, kOutputs>(p, walk, step / reads, state * p.reads + step % reads, column,
+                                    shared + index * L::S::kBytes,
+                                    shared + kStages * L::S::kBytes + index * L::kFactors);
+    WaitForCopies();
+    delta_chunk::PublishToProducts();
+    BarrierArrive(Full(index), kMeeting);
   }
 }
 
@@ -174,7 +177,7 @@ __device__ void WalkChunks(const Problem& p, const Walk& walk, int state, int co
     std::byte* const slab = stage + S::kSlabs + warp * kSlab;
     const auto* factors =
         reinterpret_cast<const float2*>(shared + kStages * S::kBytes + index * L::kFactors);
-    BarrierSync(Full(index), kThreads);
+    BarrierSync(Full(index), kMeeting);
     Tiles o = {};
     walker.template Chunk<decltype(writes)::value>(slab, factors, SharedAddress(stage), rows, o);
     if constexpr (kOutputs) {
@@ -183,7 +186,7 @@ __device__ void WalkChunks(const Problem& p, const Walk& walk, int state, int co
       walker.StoreOutputs(o, slab, rows, columns, stride, to);
     }
     if constexpr (decltype(writes)::value) walker.Finish();
-    if (++step + kStages <= steps) BarrierArrive(Empty(index), kThreads);
+    if (++step + kStages <= steps) BarrierArrive(Empty(index), kMeeting);
   };
   for (int chunk = 0; chunk < chunks; ++chunk) {
     for (int read = 0; kOutputs && read + 1 < p.reads; ++read) {
@@ -216,7 +219,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksOf<K>)
     if (!kOutputs && walk.segment == walk.segments - 1) walk.rows = 0;
     return walk;
   };
-  if (threadIdx.x < kWarps * 32) {
+  if (threadIdx.x < kWalkers) {
     if constexpr (kBlocksOf<K> == 2) ExtendRegisters<192>();
     WalkChunks<K, kVector, kOutputs>(p, find(), state, column, shared);
   } else {
@@ -243,15 +246,20 @@ __global__ void __launch_bounds__(kCombineThreads) CombineSegments(const Problem
   Floats<4> s = LoadFloats<4>(FieldAt<float>(p.args.state, walk.slot),
                               static_cast<int64_t>(state) * size + at);
   StoreFloats(SegmentState(p, walk.segment_slot + walk.segments - 1, state), at, s);
-  for (int segment = 0; segment + 1 < walk.segments; ++segment) {
-    float* const place = SegmentState(p, walk.segment_slot + segment, state);
-    const Floats<4> added = LoadFloats<4>(place, at);
-    float all = 1;
+  const auto fetch = [&](int segment, float& all) {
+    all = 1;
 #pragma unroll 16
     for (int chunk = 0; chunk < chunks; ++chunk, decay += stride) all *= *decay;
+    return LoadFloats<4>(SegmentState(p, walk.segment_slot + segment, state), at);
+  };
+  float all;
+  Floats<4> added = fetch(0, all);
+  for (int segment = 0; segment + 1 < walk.segments; ++segment) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) s.v[i] = __fmaf_rn(all, s.v[i], added.v[i]);
-    StoreFloats(place, at, s);
+    // Before the store, which it need not wait for.
+    if (segment + 2 < walk.segments) added = fetch(segment + 1, all);
+    StoreFloats(SegmentState(p, walk.segment_slot + segment, state), at, s);
   }
 }
 

@@ -108,13 +108,13 @@ TEST(DecayScanChunks, EqualTheRecurrenceForAllShapes) {
   }
 }
 
-// With so few states, sequences of 2,048 rows and more are cut into segments.
+// With so few states, sequences of 4,096 rows and more are cut into segments.
 TEST(DecayScanChunks, EqualTheRecurrenceForLongSequences) {
   EDDY_SKIP_WITHOUT_GPU();
   Random random(TestSeed());
   for (int trial = 0; trial < 10; ++trial) {
     DecayCase c = RandomShape(random);
-    Fill(c, random, {2, 1900, 5000}, 0.99f);
+    Fill(c, random, {2, 3800, 5000}, 0.99f);
     Pool pool = PoolOf(c);
     ExpectEqual(c, RunPlans(c, Whole(random, c), pool, /*chunks=*/true), pool);
   }
@@ -176,7 +176,7 @@ TEST(DecayScanChunks, GiveASequenceTheSameBitsInAnyCompany) {
   for (int trial = 0; trial < 20; ++trial) {
     DecayCase c = RandomShape(random);
     Fill(c, random, {5, 2, 150}, 0.7f);
-    if (trial == 0) Fill(c, random, {3, 20, 2600}, 0.99f);
+    if (trial == 0) Fill(c, random, {3, 20, 5000}, 0.99f);
     std::vector<Plan> alone(c.rows.size());
     for (int i = 0; i < std::ssize(c.rows); ++i) alone[i].Add(i, 0, c.rows[i]);
     Pool first = PoolOf(c), second = first.Fresh();
