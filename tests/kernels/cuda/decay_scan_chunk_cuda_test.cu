@@ -15,6 +15,7 @@
 
 #include "tests/kernels/cuda/cuda_test.h"
 #include "tests/kernels/cuda/decay_scan_case.h"
+#include "tests/testing/trials.h"
 
 namespace eddy {
 namespace {
@@ -99,7 +100,7 @@ void ExpectEqual(const DecayCase& c, const std::vector<Floats>& out, Pool& pool)
 TEST(DecayScanChunks, EqualTheRecurrenceForAllShapes) {
   EDDY_SKIP_WITHOUT_GPU();
   Random random(TestSeed());
-  for (int trial = 0; trial < 80; ++trial) {
+  for (int trial : testing::Trials(80)) {
     DecayCase c = RandomShape(random);
     Fill(c, random, {static_cast<int>(Pick(random, 1, 6)), 1, 200}, 0.7f);
     Pool pool = PoolOf(c);
@@ -112,7 +113,7 @@ TEST(DecayScanChunks, EqualTheRecurrenceForAllShapes) {
 TEST(DecayScanChunks, EqualTheRecurrenceForLongSequences) {
   EDDY_SKIP_WITHOUT_GPU();
   Random random(TestSeed());
-  for (int trial = 0; trial < 10; ++trial) {
+  for (int trial : testing::Trials(10)) {
     DecayCase c = RandomShape(random);
     Fill(c, random, {2, 3800, 5000}, 0.99f);
     Pool pool = PoolOf(c);
@@ -124,7 +125,7 @@ TEST(DecayScanChunks, EqualTheRecurrenceForLongSequences) {
 TEST(DecayScanChunks, TakeAnyDecay) {
   EDDY_SKIP_WITHOUT_GPU();
   Random random(TestSeed());
-  for (int trial = 0; trial < 20; ++trial) {
+  for (int trial : testing::Trials(20)) {
     DecayCase c = RandomShape(random);
     Fill(c, random, {3, 32, 200}, 0.0f);
     for (Floats& decay : c.decay) {
@@ -143,7 +144,7 @@ TEST(DecayScanChunks, TakeAnyDecay) {
 TEST(DecayScanChunks, KeepALostRowFromTheRowsBeforeItAndFromOthers) {
   EDDY_SKIP_WITHOUT_GPU();
   Random random(TestSeed());
-  for (int trial = 0; trial < 40; ++trial) {
+  for (int trial : testing::Trials(40)) {
     DecayCase c = RandomShape(random);
     c.writes = true;
     Fill(c, random, {3, 40, 200}, 0.7f);
@@ -173,7 +174,7 @@ TEST(DecayScanChunks, KeepALostRowFromTheRowsBeforeItAndFromOthers) {
 TEST(DecayScanChunks, GiveASequenceTheSameBitsInAnyCompany) {
   EDDY_SKIP_WITHOUT_GPU();
   Random random(TestSeed());
-  for (int trial = 0; trial < 20; ++trial) {
+  for (int trial : testing::Trials(20)) {
     DecayCase c = RandomShape(random);
     Fill(c, random, {5, 2, 150}, 0.7f);
     if (trial == 0) Fill(c, random, {3, 20, 5000}, 0.99f);
@@ -193,7 +194,7 @@ TEST(DecayScanChunks, GiveASequenceTheSameBitsInAnyCompany) {
 TEST(DecayScanColumns, EqualTheRecurrenceToFloat) {
   EDDY_SKIP_WITHOUT_GPU();
   Random random(TestSeed());
-  for (int trial = 0; trial < 20; ++trial) {
+  for (int trial : testing::Trials(20)) {
     DecayCase c;
     DecayScanShape& s = c.shape;
     s.states = s.key_heads = s.query_heads = Pick(random, 1, 6);
