@@ -1,13 +1,17 @@
 // Times a decoding step of the CUDA delta rule against the bytes it must move. A CUDA graph takes
 // every pool through one whole period of the ring, so each figure holds its share of the flushes;
 // the pools together are many times larger than the L2 cache. Rings are filled evenly from empty to
-// full, as in a server whose sequences came at different times, or are all in phase.
-// Usage: delta_rule_bench [C]
+// full, as in a server whose sequences came at different times, or are all in phase. The last rows
+// take turns with the layers of a pool of a whole model, which holds layer behind layer or record
+// behind record: whether it matters that the records of a layer are far apart.
+// Usage: delta_rule_bench [C [part of the names of rows]]
 #include <cuda_runtime.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <numeric>
+#include <string_view>
 #include <vector>
 
 #include "kernels/rules/delta_rule/delta_ring.h"
@@ -27,12 +31,15 @@ void Cuda(cudaError_t error) {
   std::abort();
 }
 
+enum class Pool { kOneLayer, kByLayer, kByRecord };
+
 struct Work {
   const char* name;
   DeltaRuleShape shape;
   DeltaDecay decay;
   int batch;
   double target_ms;  // of C = 16
+  Pool pool = Pool::kOneLayer;
 };
 
 constexpr DeltaRuleShape kUsual = {.heads = 8, .value_heads = 8, .key_dim = 128, .value_dim = 128};
@@ -48,7 +55,14 @@ constexpr Work kWorks[] = {
     {"8 x 128 x 128 channel", kUsual, DeltaDecay::kChannel, 1024, 0.20},
     {"6 x 256 x 512 head", kLarge, DeltaDecay::kHead, 256, 0.22},
     {"8 x 64 x 64 head", kSmall, DeltaDecay::kHead, 256, 0},
+    {"24 layers, by layer", kUsual, DeltaDecay::kHead, 64, 0, Pool::kByLayer},
+    {"24 layers, by record", kUsual, DeltaDecay::kHead, 64, 0, Pool::kByRecord},
+    {"24 layers, by layer", kUsual, DeltaDecay::kHead, 256, 0, Pool::kByLayer},
+    {"24 layers, by record", kUsual, DeltaDecay::kHead, 256, 0, Pool::kByRecord},
+    {"24 layers, by layer", kUsual, DeltaDecay::kHead, 1024, 0, Pool::kByLayer},
+    {"24 layers, by record", kUsual, DeltaDecay::kHead, 1024, 0, Pool::kByRecord},
 };
+constexpr int kLayers = 24, kLayerSlots = 1025;
 
 __global__ void Randomise(float* to, int64_t count, float scale, float offset, unsigned seed) {
   for (int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; i < count;
@@ -67,10 +81,13 @@ __global__ void SetCounts(FieldView count, int64_t groups, int64_t value_heads, 
   for (int64_t i = 0; i < groups * value_heads; ++i) counts[i] = in_phase ? 0 : slot % period;
 }
 
-// All that a work needs on the device; never freed but at the end of the process.
+// All that a work needs on the device.
 class Bench {
  public:
   Bench(const Work& work, int pending_updates);
+  ~Bench() {
+    for (void* memory : allocated_) cudaFree(memory);
+  }
   struct Times {
     double median, least;  // milliseconds of one step
   };
@@ -79,75 +96,104 @@ class Bench {
   double Bytes() const;
 
  private:
-  DeltaRuleCudaArgs Place(std::byte* memory);
+  template <typename T>
+  T* Allocate(int64_t count) {
+    void* data = nullptr;
+    Cuda(cudaMalloc(&data, static_cast<size_t>(count) * sizeof(T)));
+    allocated_.push_back(data);
+    return static_cast<T*>(data);
+  }
+  void Place(const StateLayout& layout, size_t layer, std::byte* memory, int64_t stride);
   DeltaRows Inputs(int64_t width, float scale, float offset);
 
   const Work work_;
   const int period_;
-  int64_t stride_ = 0;
-  int pools_ = 1;
-  int slots_ = 0;
-  std::byte* memory_ = nullptr;
-  DeltaRuleCudaArgs args_ = {};
-  int32_t* slot_of_ = nullptr;  // [pools, batch]
+  std::vector<void*> allocated_;
+  std::vector<DeltaRuleCudaArgs> args_;  // of each pool
+  std::vector<const int32_t*> slots_;    // of each pool, [batch]
+  int most_slots_ = 0;
+  DeltaRuleCudaArgs inputs_ = {};
 };
 
+// A layer as the usual model has it: with the windows of its convolutions.
+LayerNeeds Needs(const Work& work, int period) {
+  const DeltaRuleShape& shape = work.shape;
+  LayerNeeds needs;
+  needs.state = {
+      {.name = "state", .shape = {shape.value_heads, shape.key_dim, shape.value_dim, 1}}};
+  if (work.pool != Pool::kOneLayer) {
+    needs.state.push_back(
+        {.name = "windows", .shape = {9, shape.value_heads * shape.key_dim, 1, 1}});
+  }
+  for (Field& field : DeltaRingFields(shape, work.decay, period)) needs.state.push_back(field);
+  return needs;
+}
+
 Bench::Bench(const Work& work, int pending_updates) : work_(work), period_(pending_updates) {
-  Place(nullptr);
-  const int64_t batch_bytes = stride_ * work.batch;
-  pools_ = static_cast<int>(std::clamp<int64_t>(kPoolBytes / batch_bytes, 1, 256));
-  slots_ = pools_ * work.batch + 1;
-  Cuda(cudaMalloc(reinterpret_cast<void**>(&memory_), static_cast<size_t>(slots_ * stride_)));
-  Randomise<<<1024, 256>>>(reinterpret_cast<float*>(memory_), slots_ * stride_ / 4, 1, 0, 1);
-  args_ = Place(memory_);
+  const LayerNeeds needs = Needs(work, pending_updates);
+  const StateLayout layer({&needs, 1});
   const auto& [heads, value_heads, key_dim, value_dim] = work.shape;
-  args_.q = Inputs(heads * key_dim, 0.1f, 0);
-  args_.k = Inputs(heads * key_dim, 0.1f, 0);
-  args_.v = Inputs(value_heads * value_dim, 1, 0);
-  args_.beta = Inputs(value_heads, 0.5f, 0.5f);
+  inputs_ = {.shape = work.shape,
+             .channel_decay = work.decay == DeltaDecay::kChannel,
+             .pending_updates = pending_updates};
+  inputs_.q = Inputs(heads * key_dim, 0.1f, 0);
+  inputs_.k = Inputs(heads * key_dim, 0.1f, 0);
+  inputs_.v = Inputs(value_heads * value_dim, 1, 0);
+  inputs_.beta = Inputs(value_heads, 0.5f, 0.5f);
   if (work.decay != DeltaDecay::kNone) {
-    args_.decay =
+    inputs_.decay =
         Inputs(value_heads * (work.decay == DeltaDecay::kChannel ? key_dim : 1), 0.2f, 0.9f);
   }
-  args_.out = const_cast<float*>(Inputs(value_heads * value_dim, 0, 0).data);
-  std::vector<int32_t> slots(static_cast<size_t>(slots_ - 1));
-  for (size_t i = 0; i < slots.size(); ++i) slots[i] = static_cast<int32_t>(i) + 1;
-  Cuda(cudaMalloc(reinterpret_cast<void**>(&slot_of_), slots.size() * 4));
-  Cuda(cudaMemcpy(slot_of_, slots.data(), slots.size() * 4, cudaMemcpyHostToDevice));
+  inputs_.out = const_cast<float*>(Inputs(value_heads * value_dim, 0, 0).data);
+
+  // A pool is read again only after another one: a step may begin to read its state before the
+  // kernel ahead has ended.
+  const int64_t batch_bytes = layer.record_bytes() * work.batch;
+  const bool whole = work.pool != Pool::kOneLayer;
+  const int pools =
+      whole ? kLayers : static_cast<int>(std::clamp<int64_t>(kPoolBytes / batch_bytes, 2, 256));
+  most_slots_ = whole ? kLayerSlots : pools * work.batch + 1;
+  const int64_t bytes = layer.record_bytes() * most_slots_ * (whole ? kLayers : 1);
+  auto* const memory = Allocate<std::byte>(bytes);
+  Randomise<<<1024, 256>>>(reinterpret_cast<float*>(memory), bytes / 4, 1, 0, 1);
+  std::vector<int32_t> numbers(static_cast<size_t>(most_slots_ - 1));
+  std::iota(numbers.begin(), numbers.end(), 1);
+  auto* const slots = Allocate<int32_t>(most_slots_);
+  Cuda(cudaMemcpy(slots, numbers.data(), numbers.size() * 4, cudaMemcpyHostToDevice));
+  const std::vector<LayerNeeds> all(kLayers, needs);
+  const StateLayout record(all);
+  for (int i = 0; i < pools; ++i) {
+    slots_.push_back(whole ? slots : slots + i * work.batch);
+    if (work.pool == Pool::kByRecord) {
+      Place(record, static_cast<size_t>(i), memory, record.record_bytes());
+    } else {
+      Place(layer, 0, memory + (whole ? i * layer.record_bytes() * kLayerSlots : 0),
+            layer.record_bytes());
+    }
+  }
 }
 
 DeltaRows Bench::Inputs(int64_t width, float scale, float offset) {
-  float* data = nullptr;
   const int64_t count = width * work_.batch;
-  Cuda(cudaMalloc(reinterpret_cast<void**>(&data), static_cast<size_t>(count) * 4));
+  auto* const data = Allocate<float>(count);
   Randomise<<<256, 256>>>(data, count, scale, offset, static_cast<unsigned>(width));
   return {.data = data};
 }
 
-DeltaRuleCudaArgs Bench::Place(std::byte* memory) {
-  std::vector<Field> fields = {
-      {.name = "state",
-       .shape = {work_.shape.value_heads, work_.shape.key_dim, work_.shape.value_dim, 1}}};
-  for (Field& field : DeltaRingFields(work_.shape, work_.decay, period_)) fields.push_back(field);
-  DeltaRuleCudaArgs args = {.shape = work_.shape,
-                            .channel_decay = work_.decay == DeltaDecay::kChannel,
-                            .pending_updates = period_};
-  int64_t at = 0;
-  for (const Field& field : fields) {
-    const FieldView view = {.base = memory + at, .shape = field.shape};
+void Bench::Place(const StateLayout& layout, size_t layer, std::byte* memory, int64_t stride) {
+  const LayerNeeds needs = Needs(work_, period_);
+  DeltaRuleCudaArgs args = inputs_;
+  for (size_t f = 0; f < needs.state.size(); ++f) {
+    const Field& field = needs.state[f];
+    const FieldView view = {
+        .base = memory + layout.offset(layer, f), .stride = stride, .shape = field.shape};
     if (field.name == "state") args.state = view;
     if (field.name == "ring_w") args.ring.w = view;
     if (field.name == "ring_n") args.ring.n = view;
     if (field.name == "ring_a") args.ring.a = view;
     if (field.name == "ring_count") args.ring.count = view;
-    at += (FieldBytes(field) + StateLayout::kAlign - 1) / StateLayout::kAlign * StateLayout::kAlign;
   }
-  stride_ = at;
-  for (FieldView* view :
-       {&args.state, &args.ring.w, &args.ring.n, &args.ring.a, &args.ring.count}) {
-    view->stride = stride_;
-  }
-  return args;
+  args_.push_back(args);
 }
 
 double Bench::Bytes() const {
@@ -161,23 +207,27 @@ double Bench::Bytes() const {
 }
 
 Bench::Times Bench::Time(bool in_phase) {
-  if (period_ > 1) {
-    SetCounts<<<(slots_ + 127) / 128, 128>>>(args_.ring.count, args_.ring.count.shape[1],
-                                             work_.shape.value_heads, slots_, period_, in_phase);
+  for (const DeltaRuleCudaArgs& args : args_) {
+    if (period_ == 1) break;
+    SetCounts<<<(most_slots_ + 127) / 128, 128>>>(args.ring.count, args.ring.count.shape[1],
+                                                  work_.shape.value_heads, most_slots_, period_,
+                                                  in_phase);
   }
+  const auto pools = static_cast<int>(args_.size());
   cudaStream_t stream;
   Cuda(cudaStreamCreate(&stream));
   cudaGraph_t graph;
   cudaGraphExec_t replay;
   Cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-  for (int i = 0; i < period_ * pools_; ++i) {
+  for (int i = 0; i < period_ * pools; ++i) {
+    const auto pool = static_cast<size_t>(i % pools);
     DeltaRuleStepCuda({.rows = work_.batch,
                        .sequences = work_.batch,
                        .single_row_sequences = work_.batch,
                        .max_rows_per_sequence = 1,
-                       .slots = slot_of_ + i % pools_ * work_.batch,
+                       .slots = slots_[pool],
                        .stream = stream},
-                      args_);
+                      args_[pool]);
   }
   Cuda(cudaStreamEndCapture(stream, &graph));
   Cuda(cudaGraphInstantiate(&replay, graph, 0));
@@ -192,7 +242,7 @@ Bench::Times Bench::Time(bool in_phase) {
     Cuda(cudaEventSynchronize(end));
     float ms = 0;
     Cuda(cudaEventElapsedTime(&ms, begin, end));
-    if (round >= 2) times.push_back(ms / static_cast<float>(period_ * pools_));
+    if (round >= 2) times.push_back(ms / static_cast<float>(period_ * pools));
   }
   Cuda(cudaGraphExecDestroy(replay));
   Cuda(cudaGraphDestroy(graph));
@@ -202,6 +252,7 @@ Bench::Times Bench::Time(bool in_phase) {
 
 int Main(int argc, char** argv) {
   const int pending_updates = argc > 1 ? std::atoi(argv[1]) : 16;
+  const std::string_view named = argc > 2 ? argv[2] : "";
   int devices = 0;
   if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
     std::printf("there is no GPU\n");
@@ -212,6 +263,7 @@ int Main(int argc, char** argv) {
       "target\n",
       pending_updates);
   for (const Work& work : kWorks) {
+    if (std::string_view(work.name).find(named) == std::string_view::npos) continue;
     Bench bench(work, pending_updates);
     const double bytes = bench.Bytes();
     const Bench::Times staggered = bench.Time(/*in_phase=*/false);
