@@ -1,12 +1,16 @@
 // How fast a model decodes and reads prompts, without server and clients:
 //
 //   model_bench --model_dir=DIR --device=cuda --streams=1,64,256,1024 --prompt=131072
+//               --positions=1000,1000000
 //
 // Prints a line for each number of streams, the median time of a step in which each stream gets one
 // token, and one for the prompt. Streams start at different positions, as in a server, so that
-// their write-back rings are not in phase.
+// their write-back rings are not in phase. Then a line for each position: the same step for 64
+// streams that go on from there, which must take equally long wherever that is. They go on from a
+// state that says so, since time depends on no number in it; recurrent models alone can do that.
 #include <algorithm>
 #include <cstdio>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,12 +27,15 @@
 namespace eddy {
 namespace {
 
+constexpr int kStreamsAtPositions = 64;
+
 struct Options {
   std::string model_dir;
   std::string device = "cuda";
   std::string weight_type = "stored";
   std::string streams = "1,64,256,1024";
   int prompt = 131072;
+  std::string positions = "1000,1000000";
   int rows = 8192;
   int steps = 160;  // ten periods of the write-back ring
 };
@@ -79,12 +86,15 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// Milliseconds between the beginnings of full decoding steps.
-double DecodeStep(ModelRunner* runner, TimedDevice* device, int streams, int steps) {
+// Milliseconds between the beginnings of full decoding steps, of streams that go on from `start`,
+// the initial state if it is null.
+double DecodeStep(ModelRunner* runner, TimedDevice* device, int streams, int steps,
+                  std::shared_ptr<const Checkpoint> start = nullptr) {
   std::vector<Request> requests;
   for (int i = 0; i < streams; ++i) {
     requests.push_back(Greedy(Tokens(8 + i % 16, i, runner->info().vocab_size), steps + 64));
     requests.back().report = {};
+    requests.back().start = start;
   }
   std::vector<absl::Time> times;
   absl::Duration waited, started;
@@ -103,9 +113,9 @@ double DecodeStep(ModelRunner* runner, TimedDevice* device, int streams, int ste
   const auto count = static_cast<double>(times.size() - 1);
   const double all = absl::ToDoubleMicroseconds(times.back() - times.front()) / count;
   const double wait = absl::ToDoubleMicroseconds(waited) / count;
-  const double start = absl::ToDoubleMicroseconds(started) / count;
+  const double enqueue = absl::ToDoubleMicroseconds(started) / count;
   std::printf("host %d: %.1f us a step, of them %.1f waiting, %.1f starting, %.1f else\n", streams,
-              all, wait, start, all - wait - start);
+              all, wait, enqueue, all - wait - enqueue);
   // A period of the ring at a time: the mean of it, since its steps differ.
   std::vector<double> periods;
   for (size_t at = 0; at + 16 <= took.size(); at += 16) {
@@ -130,6 +140,37 @@ double Prompt(ModelRunner* runner, int tokens) {
   return Median(took);
 }
 
+// The line of each position: its least time of several turns that take the positions one by one, so
+// that what else the machine does meets all.
+void DecodeAt(ModelRunner* runner, TimedDevice* device, const std::vector<int>& positions,
+              int streams, int steps) {
+  Request request = Greedy(Tokens(8, 0, runner->info().vocab_size), 2);
+  request.keep_state = true;
+  runner->ChangePlans({});
+  const Answer answer = runner->Run(std::move(request));
+  EDDY_CHECK(answer.end.state != nullptr && answer.end.state->kv.empty());
+  std::vector<double> least(positions.size(), 1e9);
+  for (int turn = 0; turn < 3; ++turn) {
+    for (size_t i = 0; i < positions.size(); ++i) {
+      auto start = std::make_shared<Checkpoint>(*answer.end.state);
+      start->position = positions[i];
+      least[i] = std::min(least[i], DecodeStep(runner, device, streams, steps, start));
+    }
+  }
+  for (size_t i = 0; i < positions.size(); ++i) {
+    std::printf("decode %d at %d: %.3f ms a step, %+.2f %% of that at %d\n", streams, positions[i],
+                least[i], (least[i] / least[0] - 1) * 100, positions[0]);
+  }
+}
+
+std::vector<int> Numbers(const std::string& list) {
+  std::vector<int> numbers;
+  for (const auto text : absl::StrSplit(list, ',', absl::SkipEmpty())) {
+    EDDY_CHECK(absl::SimpleAtoi(text, &numbers.emplace_back()));
+  }
+  return numbers;
+}
+
 int Main(int argc, char** argv) {
   Options options;
   FlagSet flags;
@@ -139,15 +180,15 @@ int Main(int argc, char** argv) {
             "on a GPU");
   flags.Add("streams", &options.streams, flag::Text("numbers"), "how many decode at once");
   flags.Add("prompt", &options.prompt, flag::Number(0, 1 << 20), "tokens of the prompt; 0: none");
+  flags.Add("positions", &options.positions, flag::Text("numbers"),
+            "where streams go on; empty for models with attention");
   flags.Add("rows", &options.rows, flag::Number(64, 65536), "tokens per step");
   flags.Add("steps", &options.steps, flag::Number(32, 4096), "decoding steps");
   const FlagSet::Parsed parsed = flags.Parse({argv + 1, argv + argc}, "");
   for (const std::string& fault : parsed.faults) std::fprintf(stderr, "%s\n", fault.c_str());
   if (!parsed.faults.empty()) return 2;
-  std::vector<int> streams;
-  for (const auto text : absl::StrSplit(options.streams, ',', absl::SkipEmpty())) {
-    EDDY_CHECK(absl::SimpleAtoi(text, &streams.emplace_back()));
-  }
+  const std::vector<int> streams = Numbers(options.streams);
+  const std::vector<int> positions = Numbers(options.positions);
   DeviceOptions device_options = {.matrices = DType::kF32};
   const absl::StatusOr<DType> stored = StoredWeightType(options.model_dir);
   EDDY_CHECK(stored.ok());
@@ -176,6 +217,9 @@ int Main(int argc, char** argv) {
     const double ms = Prompt(&runner, options.prompt);
     std::printf("prompt %d: %.1f ms, %.0f tokens/s\n", options.prompt, ms,
                 options.prompt / ms * 1e3);
+  }
+  if (!positions.empty()) {
+    DecodeAt(&runner, &device, positions, std::min(most, kStreamsAtPositions), options.steps);
   }
   return 0;
 }
