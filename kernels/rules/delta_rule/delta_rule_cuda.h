@@ -17,6 +17,13 @@
 //
 // All calls enqueue on step.stream, allocate nothing, wait for nothing. What a sequence with one
 // row gets from DeltaRuleStepCuda depends on that sequence alone, to the bit.
+//
+// From sm_90 on the step kernel reads step.slots and the fields of the rule before the kernels
+// ahead of it on the stream have ended, so that S is on its way while the layer's products still
+// run. That is safe because none of those writes them: the slots came with the copy that begins
+// every step, which the step's first kernel waited for; the fields are written by the kernels below
+// alone, and a step has one of them for each sequence of a layer. Whoever enqueues two for the same
+// sequence must put a copy, or a kernel that does not let the next one start early, between them.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,8 @@
 // One token of each decoding sequence. A block owns some columns of one value head's S and keeps
-// them in registers: it asks for S first, walks the ring while S is on its way, then multiplies.
-// Sums over K are taken in an order that depends on K alone, so how many columns a block has, which
-// depends on the load, changes no bit.
+// them in registers: it asks for S before the kernels ahead have ended (delta_rule_cuda.h says why
+// it may), walks the ring while S is on its way, then multiplies. Sums over K are taken in an order
+// that depends on K alone, so how many columns a block has, which depends on the load, changes no
+// bit.
 #include <algorithm>
 
 #include "base/check.h"
@@ -118,8 +119,6 @@ template <typename T>
 __global__ void __launch_bounds__(T::kThreads, T::kBlocks)
     DeltaStep(const __grid_constant__ DeltaKernelArgs p, const int32_t* slots) {
   extern __shared__ __align__(16) float memory[];
-  AllowNext();
-  WaitForPrevious();
   const int part = static_cast<int>(blockIdx.x), head = static_cast<int>(blockIdx.y);
   const int sequence = static_cast<int>(blockIdx.z);
   const int32_t slot = slots[sequence];
@@ -135,16 +134,23 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks)
   };
   const auto readouts = [&] { return DeltaReadoutPart(p, sequence, head, part); };
   const bool tells = p.readouts != nullptr;
-  if (slot == kNoSlot) return WriteZeros<T>(block, out(), tells ? readouts() : nullptr);
+  if (slot == kNoSlot) {
+    WaitForPrevious();
+    AllowNext();
+    return WriteZeros<T>(block, out(), tells ? readouts() : nullptr);
+  }
 
   const DeltaHead at(p, slot, head);
   const int count = p.entries != 0 ? at.count[first_column / kDeltaCountColumns] : 0;
   Registers<T> registers;
   registers.Load(block, at.s);
   const DeltaInputs inputs(p, sequence, head);
+  if (count > 0) FetchRing<T>(block, at, count, fetched);
+  WaitForPrevious();
+  // Not before: so a kernel that starts early, and reads state ahead too, follows on an ended one.
+  AllowNext();
   const float beta = *inputs.beta;
   FetchToken<T>(block, inputs, fetched);
-  if (count > 0) FetchRing<T>(block, at, count, fetched);
   WaitForCopies();
   __syncthreads();
   Walk<T>(block, fetched, count);
