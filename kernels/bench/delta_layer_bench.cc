@@ -78,7 +78,10 @@ class Rig {
     single_starts_ = Upload(host);
     for (int i = 0; i <= slots; ++i) host[static_cast<size_t>(i)] = rows / slots * i;
     prompt_starts_ = Upload(host);
-    for (int layer = 0; layer < kLayers; ++layer) AddLayer(spec, needs, layout, layer);
+    for (int layer = 0; layer < kLayers; ++layer) {
+      AddLayer(spec, needs, layout, layer);
+      FillRings(needs, layout, layer, slots);
+    }
   }
   ~Rig() {
     for (void* memory : memory_) cudaFree(memory);
@@ -164,6 +167,20 @@ class Rig {
     layers_.push_back(
         device_.Make(DeltaType(), spec, {.weights = views, .state = fields, .scratch = scratch_}));
     EDDY_CHECK(layers_.back() != nullptr && !device_.Finish().has_value());
+  }
+
+  // Evenly from empty to full, as in a server whose sequences came at different times.
+  void FillRings(const LayerNeeds& needs, const StateLayout& layout, int layer, int slots) {
+    for (size_t i = 0; i < needs.state.size(); ++i) {
+      if (needs.state[i].name != "ring_count") continue;
+      std::vector<int32_t> counts(static_cast<size_t>(FieldBytes(needs.state[i]) / 4));
+      for (int slot = 1; slot <= slots; ++slot) {
+        std::fill(counts.begin(), counts.end(), slot % kPeriod);
+        Check(cudaMemcpy(static_cast<std::byte*>(pool_) + slot * record_bytes_ +
+                             layout.offset(static_cast<size_t>(layer), i),
+                         counts.data(), counts.size() * sizeof(int32_t), cudaMemcpyHostToDevice));
+      }
+    }
   }
 
   void Run(Step step) {
