@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "kernels/cuda/gemm.h"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/ends/ends_cuda.h"
 #include "kernels/ends/sampler/host_lists_cuda.h"
 #include "kernels/ends/sampler/sampler_cuda.h"
@@ -27,20 +28,42 @@ __device__ void Store(float x, __nv_bfloat16* y) { *y = __float2bfloat16_rn(x); 
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     EmbedKernel(const int32_t* tokens, const T* table, int64_t width, float* x) {
+  AllowNext();
   const T* const from = table + tokens[blockIdx.x] * width;
   float* const to = x + blockIdx.x * width;
 #pragma unroll 4
   for (int64_t i = threadIdx.x; i < width; i += kThreads) to[i] = ToFloat(from[i]);
 }
 
-// grid: rows. y[i] = x[rows[i].row] / sqrt(mean(x^2) + eps) * weight.
+struct NormRowsArgs {
+  const StagedRow* staged;  // [count], in the host's memory
+  StagedRow* rows;          // the same for the sampler
+  const float *x, *weight;
+  int64_t width;
+  float eps;
+  void* y;
+};
+
+// grid: rows. y[i] = x[staged[i].row] / sqrt(mean(x^2) + eps) * weight.
 template <typename Y>
 __global__ void __launch_bounds__(kThreads)
-    NormRowsKernel(const StagedRow* rows, const float* x, const float* weight, int64_t width,
-                   float eps, Y* y) {
+    NormRowsKernel(const __grid_constant__ NormRowsArgs args) {
+  constexpr int kWords = sizeof(StagedRow) / sizeof(int);
   __shared__ float parts[kWarps];
-  const float* const from = x + rows[blockIdx.x].row * width;
-  Y* const to = y + blockIdx.x * width;
+  __shared__ StagedRow row;
+  AllowNext();
+  const bool copies = threadIdx.x < kWords;
+  int word = 0;
+  if (copies) {
+    word = reinterpret_cast<const int*>(args.staged + blockIdx.x)[threadIdx.x];
+    reinterpret_cast<int*>(&row)[threadIdx.x] = word;
+  }
+  __syncthreads();
+  WaitForPrevious();
+  if (copies) reinterpret_cast<int*>(args.rows + blockIdx.x)[threadIdx.x] = word;
+  const int64_t width = args.width;
+  const float* const from = args.x + row.row * width;
+  Y* const to = static_cast<Y*>(args.y) + blockIdx.x * width;
   float sum = 0;
 #pragma unroll 4
   for (int64_t i = threadIdx.x; i < width; i += kThreads) sum += from[i] * from[i];
@@ -51,10 +74,10 @@ __global__ void __launch_bounds__(kThreads)
   sum = 0;
 #pragma unroll
   for (int i = 0; i < kWarps; ++i) sum += parts[i];
-  const float scale = 1.0f / sqrtf(sum / static_cast<float>(width) + eps);
+  const float scale = 1.0f / sqrtf(sum / static_cast<float>(width) + args.eps);
 #pragma unroll 4
   for (int64_t i = threadIdx.x; i < width; i += kThreads) {
-    Store(from[i] * scale * weight[i], &to[i]);
+    Store(from[i] * scale * args.weight[i], &to[i]);
   }
 }
 
@@ -69,7 +92,7 @@ __global__ void __launch_bounds__(kThreads) SoftcapKernel(float cap, int64_t cou
 
 // On the device, for as long as it lives.
 struct Workspace {
-  StagedRow* rows = nullptr;  // [max_rows]
+  StagedRow* rows = nullptr;  // [max_rows], copies of those in the lists
   void* normed = nullptr;     // [max_rows, d_model], of the matrices' type
 };
 
@@ -114,11 +137,8 @@ class EndsCuda : public Ends {
     const SampleLists& lists = parts_.lists.lists();
     EDDY_CHECK(count >= stage_.staged() && static_cast<size_t>(count) <= lists.rows.size());
     if (count == 0) return;
-    StagedRow* const rows = parts_.workspace.rows;
-    cudaMemcpyAsync(rows, lists.rows.data(), static_cast<size_t>(count) * sizeof(StagedRow),
-                    cudaMemcpyHostToDevice, stream());
     Head(count, x, logits.as<float>());
-    parts_.sampler->Run(count, logits.as<float>(), rows, lists);
+    parts_.sampler->Run(count, logits.as<float>(), parts_.workspace.rows, lists);
   }
 
   void Collect(std::span<SampleResult> results) override { stage_.Collect(results); }
@@ -127,19 +147,17 @@ class EndsCuda : public Ends {
   cudaStream_t stream() const { return static_cast<cudaStream_t>(context_.stream); }
 
   void Head(int count, TensorView x, float* logits) {
-    const auto grid = static_cast<unsigned>(count);
-    const auto* const norm = weights_.final_norm.as<const float>();
-    const auto eps = static_cast<float>(spec_.norm_eps);
     void* const normed = parts_.workspace.normed;
-    if (weights_.head.dtype == DType::kBF16) {
-      NormRowsKernel<<<grid, kThreads, 0, stream()>>>(parts_.workspace.rows, x.as<const float>(),
-                                                      norm, spec_.d_model, eps,
-                                                      static_cast<__nv_bfloat16*>(normed));
-    } else {
-      NormRowsKernel<<<grid, kThreads, 0, stream()>>>(parts_.workspace.rows, x.as<const float>(),
-                                                      norm, spec_.d_model, eps,
-                                                      static_cast<float*>(normed));
-    }
+    const NormRowsArgs args = {.staged = parts_.lists.lists().rows.data(),
+                               .rows = parts_.workspace.rows,
+                               .x = x.as<const float>(),
+                               .weight = weights_.final_norm.as<const float>(),
+                               .width = spec_.d_model,
+                               .eps = static_cast<float>(spec_.norm_eps),
+                               .y = normed};
+    const bool half = weights_.head.dtype == DType::kBF16;
+    LaunchDependent(stream(), {.grid = dim3(static_cast<unsigned>(count)), .threads = kThreads},
+                    half ? NormRowsKernel<__nv_bfloat16> : NormRowsKernel<float>, args);
     RunProduct(context_.gemm, {.rows = count,
                                .in = spec_.d_model,
                                .out = spec_.vocab,

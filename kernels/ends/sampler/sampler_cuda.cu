@@ -11,6 +11,7 @@
 #include <climits>
 
 #include "base/check.h"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/ends/sampler/draw.cuh"
 #include "kernels/ends/sampler/sampler_cuda.h"
 
@@ -85,6 +86,7 @@ __device__ __forceinline__ RowOutcome SampleRowOf(Team* team, const Share<kResid
 
 template <bool kResident>
 __global__ void __launch_bounds__(kThreads, 2) SampleKernel(SampleArgs args) {
+  WaitForPrevious();
   Room* const room = RoomOfBlock();
   Team team(args.shape.blocks, &room->team);
   const int at = static_cast<int>(blockIdx.x) / args.shape.blocks;
@@ -183,16 +185,23 @@ void SamplerCuda::Run(int count, const float* logits, const StagedRow* rows,
                                     .also_logprobs = lists.also_logprobs.data(),
                                     .working = working_};
   const int teams = shape_.resident ? count : std::min(count, shape_.rows_at_once);
-  cudaLaunchAttribute cluster = {};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {static_cast<unsigned>(shape_.blocks), 1, 1};
+  cudaLaunchAttribute attributes[2] = {};
+  unsigned known = 0;
+  if (LaunchesDependent()) {
+    attributes[known].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[known++].val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (shape_.blocks > 1) {
+    attributes[known].id = cudaLaunchAttributeClusterDimension;
+    attributes[known++].val.clusterDim = {static_cast<unsigned>(shape_.blocks), 1, 1};
+  }
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(static_cast<unsigned>(teams * shape_.blocks));
   config.blockDim = dim3(kThreads);
   config.dynamicSmemBytes = static_cast<size_t>(shape_.shared_bytes);
   config.stream = static_cast<cudaStream_t>(context_.stream);
-  config.attrs = &cluster;
-  config.numAttrs = shape_.blocks > 1 ? 1 : 0;
+  config.attrs = attributes;
+  config.numAttrs = known;
   const auto kernel = shape_.resident ? sampler::SampleKernel<true> : sampler::SampleKernel<false>;
   static_cast<void>(cudaLaunchKernelEx(&config, kernel, args));
 }
