@@ -55,24 +55,33 @@ __device__ inline bool DeltaUsesKeyLength(const DeltaSettings& o) {
   return o.step != DeltaOptions::StepSize::kSigmoid && o.step != DeltaOptions::StepSize::kOne;
 }
 
-// What of a row and value head does not depend on k, so that it can be read early.
+// What of a row and value head does not depend on k, so that it can be read early; the weights
+// among it before the products are done.
 struct DeltaGateInputs {
-  __device__ __forceinline__ void Read(const DeltaPrepareParams& p, int row, int j) {
-    const float* logits = p.a.logits + row * p.a.logits_stride;
+  __device__ __forceinline__ void ReadWeights(const DeltaPrepareParams& p, int j) {
     const DeltaVectors& v = p.a.vectors;
-    if (p.a.step_at >= 0) {
-      step = logits[p.a.step_at + j] + (v.step_bias != nullptr ? v.step_bias[j] : 0.0f);
-    }
+    if (p.a.step_at >= 0 && v.step_bias != nullptr) step = v.step_bias[j];
     if (v.step_scale != nullptr) scale = v.step_scale[j];
     if (p.a.decay_at >= 0) {
-      decay = logits[p.a.decay_at + j] + v.decay_bias[j];
+      decay = v.decay_bias[j];
       rate = v.decay_rate_log[j];
     }
     if (p.a.retention_at >= 0) {
-      retention = logits[p.a.retention_at + j] + v.retention_bias[j];
+      retention = v.retention_bias[j];
     } else if (v.fixed_retention != nullptr) {
       retention = v.fixed_retention[j];
     }
+  }
+  __device__ __forceinline__ void ReadLogits(const DeltaPrepareParams& p, int row, int j) {
+    const float* logits = p.a.logits + row * p.a.logits_stride;
+    if (p.a.step_at >= 0) step += logits[p.a.step_at + j];
+    if (p.a.decay_at >= 0) decay += logits[p.a.decay_at + j];
+    if (p.a.retention_at >= 0) retention += logits[p.a.retention_at + j];
+  }
+  __device__ __forceinline__ void Read(const DeltaPrepareParams& p, int row, int j) {
+    *this = {};
+    ReadWeights(p, j);
+    ReadLogits(p, row, j);
   }
   float step = 0, scale = 0, decay = 0, rate = 0;
   float retention = 0;  // a logit, or r itself

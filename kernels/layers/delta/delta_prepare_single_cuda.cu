@@ -47,10 +47,24 @@ __global__ void __launch_bounds__(kWarps * 32, kElements <= 4 && kHistory <= 3 ?
   const int item = blockIdx.x * kWarps + threadIdx.x / 32, lane = threadIdx.x % 32;
   const int row = item / p.units;
   const DeltaUnit unit = DeltaUnitOf(p, item % p.units);
+  // Taps and biases are weights, slots were there before the step began, and of the window nobody
+  // else in a step writes.
   const DeltaTapsHeld<L, kHistory, kElements> taps(p, unit, lane);
+  const int32_t slot = row < p.a.part.rows ? p.slots[row] : kNoSlot;
+  DeltaGateInputs inputs;
+  const int group = p.o.value_heads / p.o.heads;
+  const bool gates = slot != kNoSlot && unit.kind == DeltaUnit::kKey && lane < group;
+  if (gates) inputs.ReadWeights(p, unit.head * group + lane);
+  const bool convolves = slot != kNoSlot && unit.kind != DeltaUnit::kDecay && p.o.history > 0;
+  const int64_t width =
+      int64_t{unit.dim} * (unit.kind == DeltaUnit::kValue ? p.o.value_heads : p.o.heads);
+  float* history = nullptr;
+  float window[kHistory][kElements];
+  if (convolves) {
+    history = FieldAt<float>(DeltaHistoryOf(p.a, unit), slot) + unit.channel;
+    LoadWindow<L>(p, history, width, unit.dim, lane, window);
+  }
   WaitForPrevious();
-  if (row >= p.a.part.rows) return;
-  const int32_t slot = p.slots[row];
   if (slot == kNoSlot) return;  // the rule looks at no row of nobody
   if (unit.kind == DeltaUnit::kDecay) {
     DeltaChannelDecay<L, 1, kElements>(p, row, row + 1, unit.head, lane);
@@ -59,17 +73,9 @@ __global__ void __launch_bounds__(kWarps * 32, kElements <= 4 && kHistory <= 3 ?
   float x[kElements];
   L::Load(static_cast<const float*>(p.a.projected) + row * p.a.projected_stride + unit.column,
           unit.dim, lane, x);
-  DeltaGateInputs inputs;
-  const int group = p.o.value_heads / p.o.heads;
-  if (unit.kind == DeltaUnit::kKey && lane < group) {
-    inputs.Read(p, row, unit.head * group + lane);
-  }
-  if (p.o.history > 0) {
-    const int64_t width =
-        int64_t{unit.dim} * (unit.kind == DeltaUnit::kValue ? p.o.value_heads : p.o.heads);
-    float* const history = FieldAt<float>(DeltaHistoryOf(p.a, unit), slot) + unit.channel;
-    float window[kHistory][kElements], sum[kElements];
-    LoadWindow<L>(p, history, width, unit.dim, lane, window);
+  if (gates) inputs.ReadLogits(p, row, unit.head * group + lane);
+  if (convolves) {
+    float sum[kElements];
     DeltaConvolve<L>(p, unit, lane, taps, window, x, sum);
     DeltaShift(x, window);
     StoreWindow<L>(p, history, width, unit.dim, lane, window);
