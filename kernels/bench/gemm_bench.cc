@@ -138,6 +138,7 @@ class Bench {
       const double flops = 2.0 * static_cast<double>(rows) *
                            static_cast<double>(kLayers * kLayerWeights + kVocab * kWidth);
       std::printf("  step %7.1f us, %.0f TF/s\n", step[own], flops / step[own] * 1e-6);
+      std::fflush(stdout);
     }
   }
 
@@ -219,17 +220,20 @@ class Bench {
 }  // namespace
 }  // namespace eddy
 
-// gemm_bench [once]
-int main(int argc, char**) {
+// gemm_bench [once | rows...]
+int main(int argc, char** argv) {
   cudaStream_t stream = nullptr;
   eddy::Check(cudaStreamCreate(&stream));
   eddy::Bench bench(stream);
-  if (argc > 1) {
+  std::vector<int64_t> numbers;
+  for (int i = 1; i < argc; ++i) numbers.push_back(std::atoll(argv[i]));
+  if (argc == 2 && numbers[0] == 0) {
     for (const int64_t rows : {1, 64, 256, 1024}) bench.Once(rows);
     bench.Finish();
     return 0;
   }
-  for (const int64_t rows : {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024}) {
+  if (numbers.empty()) numbers = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024};
+  for (const int64_t rows : numbers) {
     bench.Rows(rows, /*norm=*/false);
     bench.Rows(rows, /*norm=*/true);
   }
