@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <iterator>
+#include <limits>
 #include <utility>
 
 #include "kernels/cuda/trial.h"
@@ -17,12 +18,12 @@ constexpr size_t kWorkspaceBytes = 32 << 20;
 // Rows are counted in powers of two from here to there; more rows take the last bucket's algorithm.
 constexpr int64_t kLeastBucket = 16, kMostBucket = 65536;
 // Algorithms that are asked for, and buckets for which they are tried.
-constexpr int kAlgorithms = 8;
+constexpr int kAlgorithms = 32;
 constexpr int64_t kLeastTried = 32, kMostTried = 4096;
 // Memory for a trial beside that for w: x, and y twice. It bounds the rows.
-constexpr int64_t kTrialX = 16 << 20, kTrialY = 32 << 20;
-constexpr int64_t kTrialGap =
-    256;  // behind a y, which may begin as badly aligned as its shape says
+constexpr int64_t kTrialX = 16 << 20, kTrialY = 64 << 20;
+// Behind a y, which may begin as badly aligned as its shape says.
+constexpr int64_t kTrialGap = 256;
 
 cudaDataType_t CudaType(DType type) { return type == DType::kBF16 ? CUDA_R_16BF : CUDA_R_32F; }
 
@@ -166,15 +167,22 @@ std::string GemmLt::Words(const Shape& s, const Plan& plan) {
   return words + (plan.fixed ? ", fixed order" : "");
 }
 
-// Device memory for trials, freed with it.
+// Device memory and events for trials, freed with it.
 struct GemmLt::Trial {
   explicit Trial(int64_t halves) : w_bytes((halves * 2 + 255) / 256 * 256) {
     const auto bytes = static_cast<size_t>(w_bytes + kTrialX + 2 * (kTrialY + kTrialGap) + 256);
-    if (cudaMalloc(&data, bytes) == cudaSuccess) return;
+    const bool made = cudaEventCreate(&begin) == cudaSuccess &&
+                      cudaEventCreate(&end) == cudaSuccess &&
+                      cudaMalloc(&data, bytes) == cudaSuccess;
+    if (made) return;
     static_cast<void>(cudaGetLastError());
     data = nullptr;
   }
-  ~Trial() { cudaFree(data); }
+  ~Trial() {
+    cudaFree(data);
+    if (begin != nullptr) cudaEventDestroy(begin);
+    if (end != nullptr) cudaEventDestroy(end);
+  }
   Trial(const Trial&) = delete;
   Trial& operator=(const Trial&) = delete;
   std::byte* w() const { return static_cast<std::byte*>(data); }
@@ -183,6 +191,7 @@ struct GemmLt::Trial {
   int32_t* count() const { return reinterpret_cast<int32_t*>(y(2)); }
   int64_t w_bytes;
   void* data = nullptr;
+  cudaEvent_t begin = nullptr, end = nullptr;
 };
 
 void GemmLt::Prepare(const CudaProduct& shape, const Reference& reference) {
@@ -215,8 +224,8 @@ void GemmLt::Prepare(const CudaProduct& shape, const Reference& reference) {
   }
 }
 
-// Takes the first algorithm that gives the bits of the reference; leaves the plan alone if none
-// does.
+// Takes the fastest of the algorithms that give the bits of the reference; leaves the plan alone if
+// none does.
 void GemmLt::TryFixed(const Trial& trial, const Shape& s, const Reference& reference, Plan* plan) {
   const int64_t most = std::min({s.bucket, kTrialX / (s.x_stride * 2), kTrialY / (s.y_stride * 4)});
   if (most == 0) return;  // such long rows stay untried
@@ -224,28 +233,41 @@ void GemmLt::TryFixed(const Trial& trial, const Shape& s, const Reference& refer
   // fewest, and an odd number of them.
   const int64_t counts[] = {most, std::min(most, s.bucket / 2 + 1),
                             std::max<int64_t>(1, most * 2 / 3 | 1)};
-  for (size_t i = 0; i < plan->algorithms.size() && !plan->fixed && !error_; ++i) {
-    plan->fixed = std::all_of(std::begin(counts), std::end(counts), [&](int64_t rows) {
+  float least = std::numeric_limits<float>::infinity();
+  for (size_t i = 0; i < plan->algorithms.size() && !error_; ++i) {
+    // One that splits sums has another order, whatever the trial's rounding shows of it.
+    if (Attribute(plan->algorithms[i], CUBLASLT_ALGO_CONFIG_SPLITK_NUM) > 1) continue;
+    const bool fixed = std::all_of(std::begin(counts), std::end(counts), [&](int64_t rows) {
       return HasFixedOrder(trial, s, rows, reference, *plan, i);
     });
-    if (plan->fixed) plan->chosen = i;
+    if (!fixed) continue;
+    const float took = TimeOf(trial, s, most, *plan, i);
+    if (error_ || !(took < least)) continue;
+    plan->chosen = i;
+    plan->fixed = true;
+    least = took;
   }
+}
+
+CudaProduct GemmLt::ProductOf(const Trial& trial, const Shape& s, int64_t rows) {
+  return {.rows = rows,
+          .in = s.in,
+          .out = s.out,
+          .type = s.type,
+          .x = trial.x(),
+          .x_stride = s.x_stride,
+          .w = trial.w(),
+          .y = trial.y(1) + s.alignment % 16,
+          .y_stride = s.y_stride,
+          .y_type = s.y_type,
+          .accumulate = s.accumulate};
 }
 
 // Whether the algorithm gives so many rows of the trial the bits of the reference.
 bool GemmLt::HasFixedOrder(const Trial& trial, const Shape& s, int64_t rows,
                            const Reference& reference, const Plan& plan, size_t algorithm) {
   const auto stream = static_cast<cudaStream_t>(stream_);
-  CudaProduct product = {.rows = rows,
-                         .in = s.in,
-                         .out = s.out,
-                         .type = s.type,
-                         .x = trial.x(),
-                         .x_stride = s.x_stride,
-                         .w = trial.w(),
-                         .y_stride = s.y_stride,
-                         .y_type = s.y_type,
-                         .accumulate = s.accumulate};
+  CudaProduct product = ProductOf(trial, s, rows);
   const int64_t bytes = rows * s.y_stride * SizeOf(s.y_type) + 16;
   const auto write_to = [&](int which) {
     product.y = trial.y(which) + s.alignment % 16;
@@ -264,6 +286,28 @@ bool GemmLt::HasFixedOrder(const Trial& trial, const Shape& s, int64_t rows,
       "trial");
   CheckCuda(cudaStreamSynchronize(stream), "trial");
   return different == 0 && !error_;
+}
+
+// Milliseconds, the least of a few runs that find w in memory and not in a cache; infinite if the
+// algorithm is refused.
+float GemmLt::TimeOf(const Trial& trial, const Shape& s, int64_t rows, const Plan& plan,
+                     size_t algorithm) {
+  const CudaProduct product = ProductOf(trial, s, rows);
+  constexpr int kRuns = 3;
+  const auto stream = static_cast<cudaStream_t>(stream_);
+  constexpr float kNever = std::numeric_limits<float>::infinity();
+  float least = kNever;
+  for (int run = 0; run < kRuns && !error_; ++run) {
+    float took = 0;
+    CheckCuda(cudaMemsetAsync(trial.y(0), 0, 2 * kTrialY, stream), "trial");
+    CheckCuda(cudaEventRecord(trial.begin, stream), "trial");
+    if (Multiply(product, plan, algorithm) != CUBLAS_STATUS_SUCCESS) return kNever;
+    CheckCuda(cudaEventRecord(trial.end, stream), "trial");
+    CheckCuda(cudaEventSynchronize(trial.end), "trial");
+    CheckCuda(cudaEventElapsedTime(&took, trial.begin, trial.end), "trial");
+    least = std::min(least, took);
+  }
+  return least;
 }
 
 bool GemmLt::IsFixed(const CudaProduct& product) const {

@@ -20,7 +20,7 @@ namespace eddy {
 //
 // Most algorithms sum each element in the fixed order of fixed_product.h; whether one does is not
 // documented, so it is tried: Prepare compares algorithms with a product that is known to, bit for
-// bit, at several numbers of rows and on data that show an order (trial.h), and takes the first
+// bit, at several numbers of rows and on data that show an order (trial.h), and takes the fastest
 // that agrees.
 class GemmLt {
  public:
@@ -68,6 +68,9 @@ class GemmLt {
   void TryFixed(const Trial& trial, const Shape& shape, const Reference& reference, Plan* plan);
   bool HasFixedOrder(const Trial& trial, const Shape& shape, int64_t rows,
                      const Reference& reference, const Plan& plan, size_t algorithm);
+  static CudaProduct ProductOf(const Trial& trial, const Shape& shape, int64_t rows);
+  float TimeOf(const Trial& trial, const Shape& shape, int64_t rows, const Plan& plan,
+               size_t algorithm);
   bool Check(cublasStatus_t status, const std::string& what);
   bool CheckCuda(int error, const char* what);
 
