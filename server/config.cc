@@ -86,9 +86,10 @@ void AddLimitFlags(ServerConfig* c, FlagSet* flags) {
              flag::Number(1, int64_t{1} << 40), "prompt tokens of the calls that wait");
   flags->Add("intake_threads", &c->intake_threads, flag::Number(1, 64),
              "threads that turn prompts into tokens");
-  flags->Add("delivery_threads", &c->delivery_threads, flag::Number(0, 64),
-             "threads that turn tokens into text and hand it to the clients' connections; 0: one per "
-             "four cores, 1 to 8");
+  flags->Add(
+      "delivery_threads", &c->delivery_threads, flag::Number(0, 64),
+      "threads that turn tokens into text and hand it to the clients' connections; 0: one per "
+      "four cores, 1 to 8");
   flags->Add("max_prompt_tokens", &c->max_prompt_tokens, flag::Number(1, 16777216),
              "prompt tokens of one call");
   flags->Add("max_new_tokens", &c->max_new_tokens, flag::Number(1, 1048576),

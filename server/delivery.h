@@ -61,7 +61,9 @@ class Delivery {
   absl::Duration PushBack(int64_t waiting) const;
 
  private:
-  DeliveryLane& lane(RequestId id) const { return *lanes_[static_cast<size_t>(id) % lanes_.size()]; }
+  DeliveryLane& lane(RequestId id) const {
+    return *lanes_[static_cast<size_t>(id) % lanes_.size()];
+  }
 
   DeliveryLane::Environment environment_;
   std::atomic<RequestId> next_id_ = 1;

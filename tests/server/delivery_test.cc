@@ -1,7 +1,7 @@
 // Proves that every call that is opened is ended exactly once, whoever cuts it and when, and that
 // delivery makes of the engine's events what the client is told, in order, with one thread and with
-// several. No engine: the test publishes the events. The last tests do everything at once on several
-// threads; run them under ThreadSanitizer.
+// several. No engine: the test publishes the events. The last tests do everything at once on
+// several threads; run them under ThreadSanitizer.
 #include "server/delivery.h"
 
 #include <gtest/gtest.h>
@@ -24,9 +24,8 @@ class DeliveryTest : public ::testing::TestWithParam<int> {
  protected:
   DeliveryTest() {
     delivery_ = std::make_unique<Delivery>(
-        Delivery::Options{.threads = GetParam(),
-                          .max_request_time = absl::Minutes(10),
-                          .outbox_bytes_max = 77},
+        Delivery::Options{
+            .threads = GetParam(), .max_request_time = absl::Minutes(10), .outbox_bytes_max = 77},
         &clock_, &observer_, [this](RequestId id, const absl::Status&) {
           MutexLock lock(&mu_);
           cancelled_.push_back(id);
