@@ -27,7 +27,7 @@ __device__ inline float ReduceGroup(float x, Op op = {}) {
 // returned `first` and i below kCount / kGroup, or for i = 0 alone where kGroup is greater than
 // that; then kGroup / kCount neighbouring lanes have the same.
 template <int kGroup, int kCount>
-__device__ inline int ReduceMany(float (&x)[kCount]) {
+__device__ inline int ReduceMany(float (&x)[kCount], int thread) {
   int first = 0;
   int kept = kCount;
 #pragma unroll
@@ -37,7 +37,7 @@ __device__ inline int ReduceMany(float (&x)[kCount]) {
       continue;
     }
     kept /= 2;
-    const bool upper = (threadIdx.x & offset) != 0;
+    const bool upper = (thread & offset) != 0;
     if (upper) first += kept;
 #pragma unroll
     for (int i = 0; i < kCount / 2; ++i) {
@@ -48,6 +48,10 @@ __device__ inline int ReduceMany(float (&x)[kCount]) {
     }
   }
   return first;
+}
+template <int kGroup, int kCount>
+__device__ inline int ReduceMany(float (&x)[kCount]) {
+  return ReduceMany<kGroup>(x, static_cast<int>(threadIdx.x));
 }
 
 // Over all threads of a block of kThreads, a multiple of 32; all threads get the result. `shared`

@@ -30,6 +30,17 @@ __device__ inline Floats<kVec> LoadFloats(const float* x, int64_t index) {
   return r;
 }
 
+// The same where kVec neighbours, also two, are known to be aligned, as in shared memory.
+template <int kVec>
+__device__ inline Floats<kVec> LoadShared(const float* x) {
+  if constexpr (kVec == 2) {
+    const float2 f = *reinterpret_cast<const float2*>(x);
+    return {f.x, f.y};
+  } else {
+    return LoadFloats<kVec>(x, 0);
+  }
+}
+
 template <int kVec>
 __device__ inline void StoreFloats(float* x, int64_t index, const Floats<kVec>& a) {
   if constexpr (kVec == 4) {

@@ -92,96 +92,6 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// All rows of a sequence, whose states fit a group: the filters stay in registers. What is seen is
-// loaded kAhead tokens before it is needed, because a token takes less time than a load.
-template <int kVec, int kGroup, bool kReadouts>
-__global__ void __launch_bounds__(kThreads)
-    RowsKernel(const Sequences sequences, const KalmanCudaArgs p) {
-  constexpr int kAhead = kVec == 1 ? 8 : 4;
-  const int64_t channel =
-      static_cast<int64_t>(blockIdx.x) * (kThreads / kGroup) + threadIdx.x / kGroup;
-  const int lane = threadIdx.x % kGroup;
-  const int64_t s = lane * kVec;
-  const int i = sequences.first + static_cast<int>(blockIdx.y);
-  const int64_t first = sequences.row_start[i];
-  const int rows = static_cast<int>(sequences.row_start[i + 1] - first);
-  const int32_t slot = sequences.slots[i];
-  float* const y = p.y + first * p.channels + channel;
-  if (slot == kNoSlot) {
-    for (int t = lane; t < rows && channel < p.channels; t += kGroup) y[t * p.channels] = 0.0f;
-    return;
-  }
-  const bool live = channel < p.channels && s < p.state_dim;
-  const int64_t at = channel * p.state_dim + s;
-  KalmanModel<kVec> model = {};
-  KalmanState<kVec> state = {};
-  if (live) {
-    model = {LoadFloats<kVec>(p.transition, at), LoadFloats<kVec>(p.noise, at)};
-    state = {LoadFloats<kVec>(FieldAt<float>(p.precision, slot), at),
-             LoadFloats<kVec>(FieldAt<float>(p.information, slot), at)};
-  }
-  // Loads need no bounds: beyond the last row they repeat it, and threads without states read those
-  // of others, which they do not use.
-  const int last = rows - 1;
-  const int64_t own_channel = live ? channel : 0, own_state = live ? s : 0;
-  const float* const v = p.v + first * p.v_stride + own_channel;
-  const float* const certainty = p.certainty + first * p.certainty_stride + own_channel;
-  const float* const k = p.k + first * p.k_stride + own_state;
-  const float* const q = p.q + first * p.q_stride + own_state;
-  const auto bytes = [](int64_t stride) { return static_cast<int>(stride * 4); };
-  const int v_bytes = bytes(p.v_stride), certainty_bytes = bytes(p.certainty_stride);
-  const int k_bytes = bytes(p.k_stride), q_bytes = bytes(p.q_stride);
-  KalmanSeen<kVec> seen[kAhead], next[kAhead];
-  const auto load = [&](KalmanSeen<kVec>(&to)[kAhead], int begin) {
-#pragma unroll
-    for (int j = 0; j < kAhead; ++j) {
-      const int t = min(begin + j, last);
-      to[j] = {.k = LoadFloats<kVec>(RowsOn(k, t, k_bytes), 0),
-               .q = LoadFloats<kVec>(RowsOn(q, t, q_bytes), 0),
-               .v = *RowsOn(v, t, v_bytes),
-               .certainty = *RowsOn(certainty, t, certainty_bytes)};
-    }
-  };
-  load(seen, 0);
-  for (int begin = 0; begin < rows; begin += kAhead) {
-    load(next, begin + kAhead);
-    float sums[kAhead] = {};
-    if (!kReadouts && begin + kAhead <= rows) {
-#pragma unroll
-      for (int j = 0; j < kAhead; ++j) sums[j] = KalmanAdvance(model, seen[j], p.prior, state);
-    } else {
-#pragma unroll
-      for (int j = 0; j < kAhead; ++j) {
-        if (begin + j >= rows) break;
-        [[maybe_unused]] KalmanTold told;
-        if (kReadouts && live) ReadInnovation(model, seen[j], state, told);
-        sums[j] = KalmanAdvance(model, seen[j], p.prior, state);
-        if (kReadouts && live) ReadPosterior(model, seen[j], p.prior, state, told);
-        if constexpr (kReadouts) {
-          const float y_row = ReduceGroup<kGroup>(live ? sums[j] : 0.0f);
-          TellRow<kGroup>(p, first + begin + j, channel, y_row, told);
-        }
-      }
-    }
-#pragma unroll
-    for (int j = 0; j < kAhead; ++j) sums[j] = live ? sums[j] : 0.0f;
-    const int own = begin + ReduceMany<kGroup>(sums);
-    constexpr int kOwn = kAhead > kGroup ? kAhead / kGroup : 1;
-    constexpr int kSame = kGroup > kAhead ? kGroup / kAhead : 1;  // lanes with the same sum
-#pragma unroll
-    for (int j = 0; j < kOwn; ++j) {
-      if (lane % kSame == 0 && channel < p.channels && own + j < rows) {
-        y[(own + j) * p.channels] = sums[j];
-      }
-    }
-#pragma unroll
-    for (int j = 0; j < kAhead; ++j) seen[j] = next[j];
-  }
-  if (!live) return;
-  StoreFloats(FieldAt<float>(p.precision, slot), at, state.lambda);
-  StoreFloats(FieldAt<float>(p.information, slot), at, state.eta);
-}
-
 // From the partials of a row to its read-outs: a warp per row, the sums of a lane in order.
 __global__ void __launch_bounds__(kThreads)
     TellKernel(const Sequences sequences, const KalmanCudaArgs p, int64_t blocks, int64_t rows) {
@@ -238,25 +148,6 @@ __global__ void __launch_bounds__(kThreads)
   noise[i] = static_cast<float>(variance * growth);
 }
 
-// Calls launch.operator()<kGroup>().
-template <typename Launch>
-void WithGroup(int group, const Launch& launch) {
-  switch (group) {
-    case 1:
-      return launch.template operator()<1>();
-    case 2:
-      return launch.template operator()<2>();
-    case 4:
-      return launch.template operator()<4>();
-    case 8:
-      return launch.template operator()<8>();
-    case 16:
-      return launch.template operator()<16>();
-    default:
-      return launch.template operator()<32>();
-  }
-}
-
 struct Part {
   const Step& step;
   const KalmanCudaArgs& args;
@@ -265,9 +156,10 @@ struct Part {
   cudaStream_t stream() const { return static_cast<cudaStream_t>(step.stream); }
 };
 
-void Tell(const Part& part, int group) {
+// `blocks` of them have told of each row.
+void Tell(const Part& part, int64_t blocks) {
   TellKernel<<<static_cast<unsigned>(part.count()), kThreads, 0, part.stream()>>>(
-      part.sequences, part.args, KalmanBlocks(part.args.channels, group), part.step.rows);
+      part.sequences, part.args, blocks, part.step.rows);
 }
 
 template <int kVec, int kTogether>
@@ -277,26 +169,12 @@ void LaunchSteps(const Part& part) {
   const int together = tells ? 1 : kTogether;
   const dim3 grid(static_cast<unsigned>(KalmanBlocks(part.args.channels, group)),
                   static_cast<unsigned>((part.count() + together - 1) / together));
-  WithGroup(group, [&]<int kGroup>() {
+  WithKalmanGroup(group, [&]<int kGroup>() {
     const auto kernel =
         tells ? StepKernel<kVec, kGroup, 1, true> : StepKernel<kVec, kGroup, kTogether, false>;
     kernel<<<grid, kThreads, 0, part.stream()>>>(part.sequences, part.args);
   });
-  if (tells) Tell(part, group);
-}
-
-template <int kVec>
-void LaunchRows(const Part& part) {
-  const int group = KalmanGroup(part.args.state_dim, kVec);
-  if (group * kVec < part.args.state_dim) return LaunchSteps<kVec, 1>(part);
-  const bool tells = part.args.readouts.out != nullptr;
-  const dim3 grid(static_cast<unsigned>(KalmanBlocks(part.args.channels, group)),
-                  static_cast<unsigned>(part.count()));
-  WithGroup(group, [&]<int kGroup>() {
-    const auto kernel = tells ? RowsKernel<kVec, kGroup, true> : RowsKernel<kVec, kGroup, false>;
-    kernel<<<grid, kThreads, 0, part.stream()>>>(part.sequences, part.args);
-  });
-  if (tells) Tell(part, group);
+  if (tells) Tell(part, grid.x);
 }
 
 }  // namespace
@@ -322,10 +200,13 @@ void KalmanCuda(const Step& step, const KalmanCudaArgs& p) {
   const Part single = part(0, step.single_row_sequences);
   const Part many = part(step.single_row_sequences, step.sequences);
   if (single.count() > 0) four ? LaunchSteps<4, 2>(single) : LaunchSteps<1, 2>(single);
-  // A few prompts have too few channels to fill the device with four states per thread; but a warp
-  // must have room for a channel.
-  const bool four_each = four && (many.count() >= 4 || p.state_dim > 32);
-  if (many.count() > 0) four_each ? LaunchRows<4>(many) : LaunchRows<1>(many);
+  if (many.count() == 0) return;
+  if (!KalmanRowsFit(p.state_dim)) {
+    four ? LaunchSteps<4, 1>(many) : LaunchSteps<1, 1>(many);
+    return;
+  }
+  const int64_t blocks = KalmanRowsCuda(step, p, many.sequences.first, many.sequences.end);
+  if (p.readouts.out != nullptr) Tell(many, blocks);
 }
 
 }  // namespace eddy

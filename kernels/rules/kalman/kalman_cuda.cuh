@@ -89,9 +89,11 @@ struct KalmanTold {
 
 template <int kVec>
 __device__ inline void ReadInnovation(const KalmanModel<kVec>& model, const KalmanSeen<kVec>& seen,
-                                      const KalmanState<kVec>& state, KalmanTold& told) {
+                                      const KalmanState<kVec>& state, KalmanTold& told,
+                                      int own = kVec) {
 #pragma unroll
   for (int i = 0; i < kVec; ++i) {
+    if (i >= own) continue;
     const float a = model.a.v[i], k = seen.k.v[i], lambda = AtLeastNone(state.lambda.v[i]);
     const float mean = a * state.eta.v[i] / lambda;
     const float variance = a * a / lambda + model.p.v[i];
@@ -103,9 +105,11 @@ __device__ inline void ReadInnovation(const KalmanModel<kVec>& model, const Kalm
 
 template <int kVec>
 __device__ inline void ReadPosterior(const KalmanModel<kVec>& model, const KalmanSeen<kVec>& seen,
-                                     bool prior, const KalmanState<kVec>& state, KalmanTold& told) {
+                                     bool prior, const KalmanState<kVec>& state, KalmanTold& told,
+                                     int own = kVec) {
 #pragma unroll
   for (int i = 0; i < kVec; ++i) {
+    if (i >= own) continue;
     const float a = model.a.v[i], q = seen.q.v[i], lambda = AtLeastNone(state.lambda.v[i]);
     const float variance = prior ? a * a / lambda + model.p.v[i] : 1.0f / lambda;
     told.variance += q * q * variance;
@@ -119,7 +123,8 @@ __device__ inline void ReadPosterior(const KalmanModel<kVec>& model, const Kalma
 template <int kGroup>
 __device__ inline void TellRow(const KalmanCudaArgs& p, int64_t row, int64_t channel, float y,
                                const KalmanTold& told) {
-  __shared__ float shared[kKalmanPartials][kKalmanThreads / 32];
+  constexpr int kWarps = kKalmanThreads / 32;
+  __shared__ float shared[kKalmanPartials][kWarps];
   const float variance = ReduceGroup<kGroup>(told.variance);
   const bool speaks = channel < p.channels && threadIdx.x % kGroup == 0;
   float weight = 1.0f;
@@ -129,17 +134,50 @@ __device__ inline void TellRow(const KalmanCudaArgs& p, int64_t row, int64_t cha
   const float unsure = speaks ? variance * weight * weight : 0.0f;
   const float all = speaks ? (y * y + variance) * weight * weight : 0.0f;
   const float deviation = speaks ? sqrtf(variance) : 0.0f;
-  const float sums[kKalmanPartials] = {told.precision,   0,      deviation, told.surprise,
-                                       told.information, unsure, all,       0};
-  float* const out = p.readouts.partials + row * KalmanPartials(p.channels, p.state_dim) +
-                     blockIdx.x * int64_t{kKalmanPartials};
+  const float sums[kKalmanPartials] = {told.precision,   told.least, deviation, told.surprise,
+                                       told.information, unsure,     all,       0};
 #pragma unroll
   for (int i = 0; i < 7; ++i) {
-    const float sum = i == 1 ? ReduceBlock<kKalmanThreads>(told.least, shared[i], Least())
-                             : ReduceBlock<kKalmanThreads>(sums[i], shared[i]);
-    if (threadIdx.x == 0) out[i] = sum;
+    const float sum = i == 1 ? ReduceGroup<32>(sums[i], Least()) : ReduceGroup<32>(sums[i]);
+    if (threadIdx.x % 32 == 0) shared[i][threadIdx.x / 32] = sum;
+  }
+  __syncthreads();
+  if (threadIdx.x < 7) {
+    float sum = shared[threadIdx.x][0];
+#pragma unroll
+    for (int w = 1; w < kWarps; ++w) {
+      const float other = shared[threadIdx.x][w];
+      sum = threadIdx.x == 1 ? Least()(sum, other) : sum + other;
+    }
+    p.readouts.partials[row * KalmanPartials(p.channels, p.state_dim) +
+                        blockIdx.x * int64_t{kKalmanPartials} + threadIdx.x] = sum;
   }
   __syncthreads();  // `shared` is free again
 }
+
+// Calls launch.operator()<kGroup>().
+template <typename Launch>
+void WithKalmanGroup(int group, const Launch& launch) {
+  switch (group) {
+    case 1:
+      return launch.template operator()<1>();
+    case 2:
+      return launch.template operator()<2>();
+    case 4:
+      return launch.template operator()<4>();
+    case 8:
+      return launch.template operator()<8>();
+    case 16:
+      return launch.template operator()<16>();
+    default:
+      return launch.template operator()<32>();
+  }
+}
+
+// Advances the filters of sequences [first, end) of the step by all their rows, and leaves what is
+// asked of them in the partials: that of so many blocks as it returns for each row. REQUIRES:
+// KalmanRowsFit(state_dim).
+int64_t KalmanRowsCuda(const Step& step, const KalmanCudaArgs& args, int first, int end);
+inline bool KalmanRowsFit(int64_t state_dim) { return state_dim <= 128; }
 
 }  // namespace eddy

@@ -1,6 +1,7 @@
 // Proves the Kalman filters on the GPU against the recurrence in float64 and the CPU twin, on
-// random shapes, for sequences cut into steps at random among others, with padding and gaps; that
-// asking for read-outs changes no bit; and that a decoding row's bits do not depend on its company.
+// random shapes, for sequences cut into steps at random among others, with padding and gaps, and
+// for long prompts at extreme gains; that asking for read-outs changes no bit; that what is not a
+// number stays where it is; and that the bits of a sequence do not depend on its company.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -29,9 +30,19 @@ struct Case {
   std::vector<Floats> kq = {};                 // per sequence [rows, 2 Sn]
   std::vector<Floats> weight = {};             // per sequence [rows, M]
   bool weighted = false;
+  std::vector<Floats> lambda = {}, eta = {};  // per sequence [M, Sn], at the start; empty: 1 and 0
   int64_t states() const { return channels * state_dim; }
   std::string Name() const { return std::to_string(channels) + " x " + std::to_string(state_dim); }
 };
+
+void AddSequence(Random& random, Case& c, int rows, float log_certainty) {
+  c.rows.push_back(rows);
+  c.v.push_back(Uniform(random, rows * c.channels, -3, 3));
+  c.certainty.push_back(Uniform(random, rows * c.channels, -log_certainty, log_certainty));
+  for (float& value : c.certainty.back()) value = std::exp(value);
+  c.kq.push_back(Uniform(random, rows * 2 * c.state_dim, -1, 1));
+  c.weight.push_back(Uniform(random, rows * c.channels, -1, 1));
+}
 
 Case RandomCase(Random& random) {
   Case c;
@@ -52,13 +63,7 @@ Case RandomCase(Random& random) {
   c.key_stride = 2 * c.state_dim + (Pick(random, 0, 1) == 0 ? 4 : Pick(random, 0, 5));
   c.weighted = Pick(random, 0, 1) == 0;
   for (int64_t i = Pick(random, 1, 7); i > 0; --i) {
-    const int rows = static_cast<int>(Pick(random, 0, 2) == 0 ? 1 : Pick(random, 1, 200));
-    c.rows.push_back(rows);
-    c.v.push_back(Uniform(random, rows * c.channels, -3, 3));
-    c.certainty.push_back(Uniform(random, rows * c.channels, -6, 6));
-    for (float& value : c.certainty.back()) value = std::exp(value);
-    c.kq.push_back(Uniform(random, rows * 2 * c.state_dim, -1, 1));
-    c.weight.push_back(Uniform(random, rows * c.channels, -1, 1));
+    AddSequence(random, c, static_cast<int>(Pick(random, 0, 2) == 0 ? 1 : Pick(random, 1, 200)), 6);
   }
   return c;
 }
@@ -74,14 +79,22 @@ KalmanDynamicsArgs Dynamics(const Case& c) {
 }
 
 // What the recurrence gives in float64, from the dynamics as they are rounded to float.
+// `eta_size` is what eta would be if nothing cancelled: what rounding is relative to.
 struct Truth {
   std::vector<double> y, lambda, eta;
+  double eta_size = 0;
 };
 Truth Exact(const Case& c, size_t sequence) {
   const KalmanDynamics dynamics = Discretize(Dynamics(c));
   Truth truth{.y = {},
               .lambda = std::vector<double>(c.states(), 1.0),
               .eta = std::vector<double>(c.states(), 0.0)};
+  if (!c.lambda.empty()) {
+    truth.lambda.assign(c.lambda[sequence].begin(), c.lambda[sequence].end());
+    truth.eta.assign(c.eta[sequence].begin(), c.eta[sequence].end());
+  }
+  std::vector<double> magnitude = truth.eta;
+  for (double& m : magnitude) m = std::abs(m);
   for (int t = 0; t < c.rows[sequence]; ++t) {
     const float* k = c.kq[sequence].data() + t * 2 * c.state_dim;
     const float* q = k + c.state_dim;
@@ -95,12 +108,15 @@ Truth Exact(const Case& c, size_t sequence) {
         const double den = std::max(a * a + p * truth.lambda[i], 1e-12);
         truth.lambda[i] = truth.lambda[i] / den + certainty * k[s] * k[s];
         truth.eta[i] = a / den * truth.eta[i] + certainty * v * k[s];
+        magnitude[i] = a / den * magnitude[i] + std::abs(certainty * v * k[s]);
         const double mean = truth.eta[i] / std::max(truth.lambda[i], 1e-12);
         y += q[s] * (c.prior ? a * mean : mean);
       }
       truth.y.push_back(y);
     }
   }
+  for (double m : magnitude) truth.eta_size += m * m;
+  truth.eta_size = std::sqrt(truth.eta_size);
   return truth;
 }
 
@@ -113,6 +129,9 @@ Told RunPlans(const Case& c, const std::vector<Plan>& plans, Pool& pool, bool as
   for (int64_t slot = 1; slot <= std::ssize(c.rows); ++slot) {
     std::ranges::fill(pool.At(slot, 0), 1.0f);
     std::ranges::fill(pool.At(slot, 1), 0.0f);
+    if (c.lambda.empty()) continue;
+    std::ranges::copy(c.lambda[slot - 1], pool.At(slot, 0).begin());
+    std::ranges::copy(c.eta[slot - 1], pool.At(slot, 1).begin());
   }
   pool.Write();
   Told told;
@@ -238,6 +257,101 @@ Twin RunTwin(const Case& c, size_t sequence) {
                      c.weighted ? c.weight[sequence].data() + at : nullptr, c.channels);
   }
   return twin;
+}
+
+// Whole prompts of up to 20,000 rows in one step, from states that are not fresh.
+Case PromptCase(Random& random, int most_rows) {
+  Case c = RandomCase(random);
+  c.channels = Pick(random, 1, 6);
+  c.state_dim = Pick(random, 0, 1) == 0 ? 16 : Pick(random, 1, 40);
+  c.rows.clear(), c.v.clear(), c.certainty.clear(), c.kq.clear(), c.weight.clear();
+  // From hardly any noise to nothing else. The memory lasts no longer than some hundred tokens,
+  // for as many of which the rounding of a^2 counts.
+  c.rate_log = Uniform(random, c.states(), -3, 3);
+  c.step_raw = Uniform(random, c.states(), -2, 1);
+  c.process_noise = Uniform(random, c.states(), -16, 7);
+  for (float& value : c.process_noise) value = std::exp(value);
+  c.floored = true, c.noise_max = 0.0f;
+  c.value_stride = c.channels + Pick(random, 0, 5);
+  c.key_stride = 2 * c.state_dim + Pick(random, 0, 5);
+  for (int64_t i = Pick(random, 1, 4); i > 0; --i) {
+    AddSequence(random, c, static_cast<int>(Pick(random, 2, i == 1 ? most_rows : most_rows / 20)),
+                9.2f);
+    c.lambda.push_back(Uniform(random, c.states(), -14, 14));
+    for (float& value : c.lambda.back()) value = std::exp(value);
+    c.eta.push_back(Uniform(random, c.states(), -2, 2));
+    for (size_t j = 0; j < c.eta.back().size(); ++j) c.eta.back()[j] *= c.lambda.back()[j];
+  }
+  return c;
+}
+
+Plan WholePlan(const std::vector<int>& rows, bool padded) {
+  Plan plan;
+  for (int i = 0; i < std::ssize(rows); ++i) {
+    if (padded) plan.Add(-1, 0, 1 + 3 * i);
+    plan.Add(i, 0, rows[i]);
+  }
+  return plan;
+}
+
+TEST(KalmanCuda, FollowsLongPromptsAtAnyGain) {
+  EDDY_SKIP_WITHOUT_GPU();
+  Random random(TestSeed());
+  double worst[3] = {};
+  for (int trial = 0; trial < 12; ++trial) {
+    const Case c = PromptCase(random, 20'000);
+    Pool pool = MakePool(c, random);
+    const Told told = RunPlans(c, {WholePlan(c.rows, trial % 2 == 0)}, pool, /*asks=*/false);
+    EXPECT_TRUE(pool.OthersAreUntouched(std::ssize(c.rows))) << c.Name();
+    for (size_t i = 0; i < c.rows.size(); ++i) {
+      const Truth truth = Exact(c, i);
+      const double off[] = {Distance(told.y[i], truth.y), Distance(pool.At(i + 1, 0), truth.lambda),
+                            Distance(pool.At(i + 1, 1), truth.eta, truth.eta_size)};
+      for (int j = 0; j < 3; ++j) {
+        EXPECT_LT(off[j], 1e-5) << c.Name() << ", " << c.rows[i] << " rows, " << j;
+        worst[j] = std::max(worst[j], off[j]);
+      }
+    }
+  }
+  std::printf("y %.1e, lambda %.1e, eta %.1e\n", worst[0], worst[1], worst[2]);
+}
+
+TEST(KalmanCuda, KeepsWhatIsNotANumberFromEarlierRowsAndFromOthers) {
+  EDDY_SKIP_WITHOUT_GPU();
+  Random random(TestSeed());
+  for (int trial = 0; trial < 12; ++trial) {
+    Case c = PromptCase(random, 2000);
+    Pool pool = MakePool(c, random), alone = pool.Fresh();
+    const Told good = RunPlans(c, {WholePlan(c.rows, true)}, pool, /*asks=*/false);
+    std::vector<Plan> one_by_one;
+    for (int i = 0; i < std::ssize(c.rows); ++i) {
+      one_by_one.emplace_back();
+      one_by_one.back().Add(i, 0, c.rows[i]);
+    }
+    const Told same = RunPlans(c, one_by_one, alone, /*asks=*/false);
+    const size_t sick = Pick(random, 0, std::ssize(c.rows) - 1);
+    const int rows = c.rows[sick], row = static_cast<int>(Pick(random, 0, rows - 1));
+    const int64_t channel = Pick(random, 0, c.channels - 1);
+    const bool key = trial % 3 == 0;
+    if (key) {
+      c.kq[sick][row * 2 * c.state_dim] = kNan;
+    } else {
+      (trial % 3 == 1 ? c.v : c.certainty)[sick][row * c.channels + channel] = kNan;
+    }
+    const Told bad = RunPlans(c, {WholePlan(c.rows, true)}, pool, /*asks=*/false);
+    for (size_t i = 0; i < c.rows.size(); ++i) {
+      EXPECT_TRUE(SameBits(good.y[i], same.y[i])) << c.Name();
+      if (i != sick) EXPECT_TRUE(SameBits(good.y[i], bad.y[i])) << c.Name();
+    }
+    for (size_t at = 0; at < good.y[sick].size(); ++at) {
+      const int64_t t = static_cast<int64_t>(at) / c.channels;
+      if (t >= row && (key || static_cast<int64_t>(at) % c.channels == channel)) {
+        EXPECT_TRUE(std::isnan(bad.y[sick][at])) << c.Name();
+      } else {
+        EXPECT_EQ(bad.y[sick][at], good.y[sick][at]) << c.Name();
+      }
+    }
+  }
 }
 
 TEST(KalmanCuda, TellsWhatItsTwinTellsAndDoesTheSameWhenAsked) {
