@@ -1,6 +1,7 @@
 // Proves the selective scan on the GPU, with both decays, against the recurrence in float64 and the
 // CPU twin, on random shapes, for sequences cut into steps at random among others, with padding and
-// gaps; and that a decoding row's bits do not depend on its company.
+// gaps, and for long prompts; that what is not a number stays where it is; and that the bits of a
+// sequence do not depend on its company.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -135,6 +136,88 @@ TEST(SelectiveScanCuda, EqualsTheRecurrenceInAnyCutAndCompany) {
       const Truth truth = Exact(c, i);
       EXPECT_LT(Distance(out[i], truth.out, truth.size), 1e-5) << c.Name();
       EXPECT_LT(Distance(pool.At(i + 1, 0), truth.state), 1e-5) << c.Name();
+    }
+  }
+}
+
+Case PromptCase(Random& random, int most_rows) {
+  Case c = RandomCase(random);
+  c.channels = 8 * Pick(random, 1, 2) - Pick(random, 0, 1);
+  c.states = Pick(random, 0, 1) == 0 ? 16 : Pick(random, 1, 40);
+  c.row_stride = 2 * c.states + 4 * Pick(random, 0, 1);
+  c.rate_log = Uniform(random, c.channels * c.states, -4, 4);
+  c.rows.clear(), c.x.clear(), c.step.clear(), c.kq.clear();
+  for (int64_t i = Pick(random, 1, 4); i > 0; --i) {
+    const int rows = static_cast<int>(Pick(random, 2, i == 1 ? most_rows : most_rows / 20));
+    c.rows.push_back(rows);
+    c.x.push_back(Uniform(random, rows * c.channels, -2, 2));
+    for (float& x : c.x.back()) x = RoundTo(c.x_type, x);
+    c.step.push_back(Uniform(random, rows * c.channels, 0, 0.9f));
+    c.kq.push_back(Uniform(random, rows * 2 * c.states, -1, 1));
+  }
+  return c;
+}
+
+Plan WholePlan(const std::vector<int>& rows, bool padded) {
+  Plan plan;
+  for (int i = 0; i < std::ssize(rows); ++i) {
+    if (padded) plan.Add(-1, 0, 1 + 3 * i);
+    plan.Add(i, 0, rows[i]);
+  }
+  return plan;
+}
+
+// Whole prompts of up to 20,000 rows in one step.
+TEST(SelectiveScanCuda, FollowsLongPrompts) {
+  EDDY_SKIP_WITHOUT_GPU();
+  Random random(TestSeed());
+  double worst[2] = {};
+  for (int trial = 0; trial < 12; ++trial) {
+    const Case c = PromptCase(random, 20'000);
+    Pool pool = MakePool(c, random);
+    const std::vector<Floats> out = RunPlans(c, {WholePlan(c.rows, trial % 2 == 0)}, pool);
+    EXPECT_TRUE(pool.OthersAreUntouched(std::ssize(c.rows))) << c.Name();
+    for (size_t i = 0; i < c.rows.size(); ++i) {
+      const Truth truth = Exact(c, i);
+      const double off[] = {Distance(out[i], truth.out, truth.size),
+                            Distance(pool.At(i + 1, 0), truth.state)};
+      for (int j = 0; j < 2; ++j) {
+        EXPECT_LT(off[j], 1e-5) << c.Name() << ", " << c.rows[i] << " rows, " << j;
+        worst[j] = std::max(worst[j], off[j]);
+      }
+    }
+  }
+  std::printf("out %.1e, state %.1e\n", worst[0], worst[1]);
+}
+
+TEST(SelectiveScanCuda, KeepsWhatIsNotANumberFromEarlierRowsAndFromOthers) {
+  EDDY_SKIP_WITHOUT_GPU();
+  Random random(TestSeed());
+  for (int trial = 0; trial < 8; ++trial) {
+    Case c = PromptCase(random, 2000);
+    Pool pool = MakePool(c, random), alone = pool.Fresh();
+    const std::vector<Floats> good = RunPlans(c, {WholePlan(c.rows, true)}, pool);
+    std::vector<Plan> one_by_one;
+    for (int i = 0; i < std::ssize(c.rows); ++i) {
+      one_by_one.emplace_back();
+      one_by_one.back().Add(i, 0, c.rows[i]);
+    }
+    const std::vector<Floats> same = RunPlans(c, one_by_one, alone);
+    const size_t sick = Pick(random, 0, std::ssize(c.rows) - 1);
+    const int rows = c.rows[sick], row = static_cast<int>(Pick(random, 0, rows - 1));
+    const int64_t channel = Pick(random, 0, c.channels - 1);
+    (trial % 2 == 0 ? c.x : c.step)[sick][row * c.channels + channel] = kNan;
+    const std::vector<Floats> bad = RunPlans(c, {WholePlan(c.rows, true)}, pool);
+    for (size_t i = 0; i < c.rows.size(); ++i) {
+      EXPECT_TRUE(SameBits(good[i], same[i])) << c.Name();
+      for (size_t at = 0; at < good[i].size(); ++at) {
+        const int64_t t = static_cast<int64_t>(at) / c.channels;
+        if (i == sick && t >= row && static_cast<int64_t>(at) % c.channels == channel) {
+          EXPECT_TRUE(std::isnan(bad[i][at])) << c.Name();
+        } else {
+          EXPECT_EQ(good[i][at], bad[i][at]) << c.Name();
+        }
+      }
     }
   }
 }
