@@ -57,25 +57,36 @@ std::string Name(const char* rule, const char* shape, int sequences, int rows) {
 
 constexpr std::pair<int, int> kSteps[] = {{1, 1},    {8, 1},    {64, 1},   {256, 1},
                                           {1024, 1}, {1, 4096}, {4, 1024}, {16, 256}};
+// The rules whose prompts stream: also a piece of a prompt as a server makes it, and a long one.
+constexpr std::pair<int, int> kStreams[] = {{1, 1},    {8, 1},    {64, 1},    {256, 1},
+                                            {1024, 1}, {16, 256}, {4, 1024},  {1, 256},
+                                            {1, 2048}, {1, 4096}, {1, 131072}};
 
-void Kalman() {
-  constexpr int64_t kChannels = 2048, kStates = 16, kRows = 4096;
+// 0.75, nearly.
+float* Ones(int64_t count) {
+  float* data = Zeros(count);
+  Check(cudaMemset(data, 0x3f, static_cast<size_t>(count) * 4));
+  return data;
+}
+
+void Kalman(int64_t kChannels) {
+  constexpr int64_t kStates = 16, kRows = 131072;
   const FieldView precision = Records(kChannels * kStates),
                   information = Records(kChannels * kStates);
-  const std::vector<float> ones(kRows * kChannels, 0.9f);
-  const float* rows = Upload(ones);
+  const float *v = Ones(kRows * kChannels), *certainty = Ones(kRows * kChannels);
+  const float *kq = Ones(kRows * 2 * kStates), *model = Ones(kChannels * kStates);
   float* y = Zeros(kRows * kChannels);
-  for (const auto& [sequences, count] : kSteps) {
+  for (const auto& [sequences, count] : kStreams) {
     const Steps steps(sequences, count);
     const double us = Time(steps.rounds(), [&](cudaStream_t stream, int round) {
       KalmanCuda(steps.At(stream, round), {.channels = kChannels,
                                            .state_dim = kStates,
-                                           .transition = rows,
-                                           .noise = rows,
-                                           .v = rows,
-                                           .certainty = rows,
-                                           .k = rows,
-                                           .q = rows,
+                                           .transition = model,
+                                           .noise = model,
+                                           .v = v,
+                                           .certainty = certainty,
+                                           .k = kq,
+                                           .q = kq + kStates,
                                            .v_stride = kChannels,
                                            .certainty_stride = kChannels,
                                            .k_stride = 2 * kStates,
@@ -86,8 +97,13 @@ void Kalman() {
     });
     const double bytes = 4.0 * sequences * (4 * kChannels * kStates) +
                          4.0 * sequences * count * (3 * kChannels + 2 * kStates);
-    Line(Name("kalman", "2048 x 16", sequences, count).c_str(), us, bytes);
+    Line(Name("kalman", (std::to_string(kChannels) + " x 16").c_str(), sequences, count).c_str(),
+         us, bytes);
   }
+  for (const float* data : {v, certainty, kq, model}) Check(cudaFree(const_cast<float*>(data)));
+  Check(cudaFree(y));
+  Check(cudaFree(precision.base));
+  Check(cudaFree(information.base));
 }
 
 void ShortConv() {
@@ -119,13 +135,13 @@ void ShortConv() {
 }
 
 void SelectiveScan() {
-  constexpr int64_t kChannels = 4096, kStates = 16, kRows = 4096;
+  constexpr int64_t kChannels = 4096, kStates = 16, kRows = 131072;
   const FieldView state = Records(kChannels * kStates);
   const float* rates = Zeros(kChannels * kStates);
   const uint16_t* x = Zeros<uint16_t>(kRows * kChannels);
-  const float* rows = Zeros(kRows * kChannels);
+  const float *rows = Zeros(kRows * kChannels), *kq = Zeros(kRows * 2 * kStates);
   float* out = Zeros(kRows * kChannels);
-  for (const auto& [sequences, count] : kSteps) {
+  for (const auto& [sequences, count] : kStreams) {
     const Steps steps(sequences, count);
     const double us = Time(steps.rounds(), [&](cudaStream_t stream, int round) {
       SelectiveScanCuda(steps.At(stream, round), {.channels = kChannels,
@@ -133,8 +149,8 @@ void SelectiveScan() {
                                                   .x = x,
                                                   .x_type = DType::kBF16,
                                                   .step = rows,
-                                                  .k = rows,
-                                                  .q = rows + kStates,
+                                                  .k = kq,
+                                                  .q = kq + kStates,
                                                   .row_stride = 2 * kStates,
                                                   .rates = rates,
                                                   .state = state,
@@ -188,7 +204,8 @@ void DecayScan(const DecayShape& d) {
 }  // namespace eddy::bench
 
 int main() {
-  eddy::bench::Kalman();
+  eddy::bench::Kalman(2048);
+  eddy::bench::Kalman(512);
   eddy::bench::ShortConv();
   eddy::bench::SelectiveScan();
   // Mamba2 of 2048 channels; GLA of 4 heads at half and full width.
