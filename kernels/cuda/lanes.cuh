@@ -12,6 +12,10 @@ __device__ __forceinline__ float ToFloat(__nv_bfloat16 x) { return __bfloat162fl
 __device__ __forceinline__ void Assign(float& to, float x) { to = x; }
 __device__ __forceinline__ void Assign(__nv_bfloat16& to, float x) { to = __float2bfloat16_rn(x); }
 
+// x, which is the same in all lanes of the warp, so that the compiler knows: where it branches on
+// such numbers it need not bring lanes together before they exchange something. All lanes call.
+__device__ __forceinline__ int Uniform(int x) { return __shfl_sync(0xffffffffu, x, 0); }
+
 template <typename T, int kCount>
 struct alignas(sizeof(T) * kCount) Packed {
   T at[kCount];
@@ -20,6 +24,7 @@ struct alignas(sizeof(T) * kCount) Packed {
 template <int kLanes, int kVector, int kElements>
 struct Lanes {
   static_assert(kElements % kVector == 0);
+  static constexpr int kAcross = kLanes, kRun = kVector;
 
   // Which entry of the vector is the lane's `e`th.
   static __device__ __forceinline__ int Index(int lane, int e) {

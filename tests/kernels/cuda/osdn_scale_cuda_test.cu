@@ -1,6 +1,7 @@
 // Proves that the learned scale of the write key on the GPU is the twin of its CPU version, for
 // random shapes, options and ways to cut sequences into steps: write keys of every row, zeros for
-// padding, d of every slot, and not a byte written elsewhere.
+// padding, d of every slot, and not a byte written elsewhere. Clips that always bind, never bind
+// and bind at the beginning only, so that rows go token by token, in blocks, and change over.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -39,12 +40,15 @@ Case RandomCase(Random& random) {
   c.key_dim = kDims[Pick(random, 0, 9)];
   c.k_gap = Pick(random, 0, 2) * 4;
   c.type = Pick(random, 0, 1) == 0 ? DType::kF32 : DType::kBF16;
+  // A d falls below the first least one at once, and below the second where it begins so.
+  constexpr float kLeast[] = {0.7f, 0.0f}, kGreatest[] = {1.4f, 1e9f};
+  const int64_t clip = Pick(random, 0, 1);
   c.options = {.beta_aware = Pick(random, 0, 1) == 0,
                .eta = 0.5f,
                .normalise = Pick(random, 0, 1) == 0,
-               .clips = Pick(random, 0, 1) == 0,
-               .clip_min = 0.7f,
-               .clip_max = 1.4f};
+               .clips = Pick(random, 0, 2) > 0,
+               .clip_min = kLeast[clip],
+               .clip_max = kGreatest[clip]};
   c.retention = Pick(random, 0, 2) == 0 ? Case::kNone
                                         : (Pick(random, 0, 1) == 0 ? Case::kFixed : Case::kPerRow);
   return c;
@@ -133,20 +137,21 @@ TEST(OsdnScaleCuda, IsTheTwinOfTheCpuVersion) {
   EDDY_SKIP_WITHOUT_GPU();
   constexpr int kSequences = 4;
   Random random(cuda_test::TestSeed());
-  for (int i : testing::Trials(40)) {
+  for (int i : testing::Trials(60)) {
     const Case c = RandomCase(random);
     SCOPED_TRACE(std::to_string(c.heads) + " heads, " + std::to_string(c.value_heads) + " value, " +
                  std::to_string(c.key_dim) + (c.type == DType::kF32 ? " float" : " bfloat16"));
     cuda_test::Pool pool(kSequences + 1, {c.w_width()}, /*align=*/64, /*gap=*/64);
     Floats host(static_cast<size_t>((kSequences + 1) * c.w_width()), cuda_test::kNan);
     for (int slot = 1; slot <= kSequences; ++slot) {
-      const Floats d = cuda_test::Uniform(random, c.w_width(), 0.8f, 1.2f);
+      Floats d = cuda_test::Uniform(random, c.w_width(), 0.8f, 1.2f);
+      if (Pick(random, 0, 3) == 0) d[Pick(random, 0, c.w_width() - 1)] = -0.5f;
       std::copy(d.begin(), d.end(), pool.At(slot, 0).begin());
       std::copy(d.begin(), d.end(), host.begin() + slot * c.w_width());
     }
     pool.Write();
     for (const cuda_test::Plan& plan :
-         cuda_test::RandomPlans(random, std::vector<int>(kSequences, 60))) {
+         cuda_test::RandomPlans(random, std::vector<int>(kSequences, 150))) {
       RunStep(c, plan, RandomInputs(random, c, plan.rows()), pool, &host);
       if (::testing::Test::HasFatalFailure()) return;
     }
