@@ -23,7 +23,11 @@ namespace {
 constexpr int64_t kAlign = 256;
 // More than the pieces that a step's scratch is cut into: what their alignment takes at most.
 constexpr int64_t kPieces = 48;
-// Where the chunk form begins to pay.
+
+// Where the chunk form begins to pay: with 8 rows of each where 64 prompts are read together (109
+// us a layer against 112), with 64 rows where one is read alone (53 against 85); at 16 rows of one
+// the two are 46 and 44 (GDN, 8 heads of 128, one H200; delta_layer_bench). The form of short
+// prompts thus depends on their neighbours; the chunk form for all would cost them exactness.
 constexpr int kChunkRows = 16;
 
 bool TakesChunks(const DeltaOptions& o, DType matrices) {

@@ -21,20 +21,18 @@ struct GateParams {
   DeltaOptions::Gate gate;
 };
 
-// A warp has one head of kRows rows.
-template <typename O, typename Z, typename Y, int kVector, int kElements, int kRows>
+// As many lanes as L says have one head of kRows rows.
+template <typename O, typename Z, typename Y, typename L, int kElements, int kRows>
 __global__ void __launch_bounds__(kWarps * 32) GateKernel(const __grid_constant__ GateParams p) {
-  using L = Lanes<32, kVector, kElements>;
   AllowNext();
-  const int64_t item = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
-  const int lane = threadIdx.x % 32;
+  const int64_t item = int64_t{blockIdx.x} * (kWarps * 32 / L::kAcross) + threadIdx.x / L::kAcross;
+  const int lane = threadIdx.x % L::kAcross;
   const int64_t first = item / p.value_heads * kRows;
   const int at = static_cast<int>(item % p.value_heads) * p.value_dim;
   float weight[kElements], bias[kElements] = {};
   L::Load(p.a.out_norm, p.value_dim, lane, weight);
   if (p.a.bias != nullptr) L::Load(p.a.bias + at, p.value_dim, lane, bias);
   WaitForPrevious();
-  if (first >= p.a.rows) return;
   typename L::template Raw<O> raw_o[kRows];
   typename L::template Raw<Z> raw_z[kRows];
 #pragma unroll
@@ -46,11 +44,12 @@ __global__ void __launch_bounds__(kWarps * 32) GateKernel(const __grid_constant_
   }
 #pragma unroll
   for (int u = 0; u < kRows; ++u) {
-    if (first + u >= p.a.rows) break;
     float o[kElements], z[kElements];
     L::Unpack(raw_o[u], o);
+    // All lanes of a warp take part, of rows that are there or not.
     const float mean = L::Dot(o, o) / static_cast<float>(p.value_dim);
-    const float scale = 1.0f / sqrtf(mean + p.norm_eps);
+    const float square = mean + p.norm_eps;
+    const float scale = sizeof(O) == 2 ? rsqrtf(square) : 1.0f / sqrtf(square);
 #pragma unroll
     for (int e = 0; e < kElements; ++e) o[e] = o[e] * scale * weight[e];
     if (p.a.z != nullptr) {
@@ -61,31 +60,39 @@ __global__ void __launch_bounds__(kWarps * 32) GateKernel(const __grid_constant_
         o[e] *= p.gate == DeltaOptions::Gate::kSilu ? Silu(gate) : Sigmoid(gate);
       }
     }
+    if (first + u >= p.a.rows) continue;
     L::Store(o, p.value_dim, lane,
              static_cast<Y*>(p.a.y) + (first + u) * p.value_heads * p.value_dim + at);
   }
 }
 
-template <typename O, typename Z, typename Y, int kVector, int kElements, int kRows = 1>
+template <typename O, typename Z, typename Y, int kLanes, int kVector, int kElements, int kRows = 1>
 void Launch(const GateParams& p, cudaStream_t stream) {
+  constexpr int kItems = kWarps * 32 / kLanes;
   const int64_t items = (p.a.rows + kRows - 1) / kRows * int64_t{p.value_heads};
   LaunchDependent(
       stream,
-      {.grid = dim3(static_cast<unsigned>((items + kWarps - 1) / kWarps)), .threads = kWarps * 32},
-      GateKernel<O, Z, Y, kVector, kElements, kRows>, p);
+      {.grid = dim3(static_cast<unsigned>((items + kItems - 1) / kItems)), .threads = kWarps * 32},
+      GateKernel<O, Z, Y, Lanes<kLanes, kVector, kElements>, kElements, kRows>, p);
 }
 
 template <typename O, typename Z, typename Y>
 void LaunchForDim(const GateParams& p, cudaStream_t stream) {
-  // Enough rows to keep the card busy with several of them a warp.
+  // Enough rows to keep the card busy with several of them a thread.
   constexpr int kManyRows = 4096;
-  if (p.value_dim % 4 != 0 || p.a.o_stride % 4 != 0 || p.a.z_stride % 4 != 0) {
-    return Launch<O, Z, Y, 1, 16>(p, stream);
+  const auto all_divide_by = [&](int64_t count) {
+    return p.value_dim % count == 0 && p.a.o_stride % count == 0 && p.a.z_stride % count == 0;
+  };
+  if (!all_divide_by(4)) return Launch<O, Z, Y, 32, 1, 16>(p, stream);
+  if constexpr (sizeof(O) == 2 && sizeof(Y) == 2) {
+    if (p.value_dim <= 128 && p.a.rows >= kManyRows && all_divide_by(8)) {
+      return Launch<O, Z, Y, 16, 8, 8, 2>(p, stream);  // 16 bytes a lane
+    }
   }
-  if (p.value_dim <= 128 && p.a.rows >= kManyRows) return Launch<O, Z, Y, 4, 4, 4>(p, stream);
-  if (p.value_dim <= 128) return Launch<O, Z, Y, 4, 4>(p, stream);
-  if (p.value_dim <= 256) return Launch<O, Z, Y, 4, 8>(p, stream);
-  Launch<O, Z, Y, 4, 16>(p, stream);
+  if (p.value_dim <= 128 && p.a.rows >= kManyRows) return Launch<O, Z, Y, 32, 4, 4, 4>(p, stream);
+  if (p.value_dim <= 128) return Launch<O, Z, Y, 32, 4, 4>(p, stream);
+  if (p.value_dim <= 256) return Launch<O, Z, Y, 32, 4, 8>(p, stream);
+  Launch<O, Z, Y, 32, 4, 16>(p, stream);
 }
 
 template <typename O, typename Z>

@@ -104,10 +104,17 @@ template <typename L, int kElements>
 __device__ __forceinline__ void DeltaActivate(const DeltaPrepareParams& p, const DeltaUnit& unit,
                                               int lane, float (&x)[kElements]) {
   const Activation activation = unit.kind == DeltaUnit::kValue ? Activation::kSilu : p.o.activation;
+  // e^0 of an entry beyond the vector's end must not count.
+  const auto activate = [&](auto function) {
 #pragma unroll
-  for (int e = 0; e < kElements; ++e) {
-    // e^0 of an entry beyond the vector's end must not count.
-    x[e] = L::Index(lane, e) < unit.dim ? Activate(activation, x[e]) : 0.0f;
+    for (int e = 0; e < kElements; ++e) {
+      x[e] = L::Index(lane, e) < unit.dim ? function(x[e]) : 0.0f;
+    }
+  };
+  if (activation == Activation::kSilu) {
+    activate([](float a) { return Silu(a); });
+  } else if (activation != Activation::kNone) {
+    activate([&](float a) { return Activate(activation, a); });
   }
   if (unit.kind == DeltaUnit::kQuery) DeltaNormalise<L>(p.o.query_norm, p.o.query_scale, x);
   if (unit.kind == DeltaUnit::kKey && p.o.key_norm != DeltaOptions::Norm::kNone) {
@@ -115,13 +122,19 @@ __device__ __forceinline__ void DeltaActivate(const DeltaPrepareParams& p, const
   }
 }
 
+// Where the results of a unit's row go.
+template <typename T>
+__device__ __forceinline__ T* DeltaOutput(const DeltaPrepareParams& p, const DeltaUnit& unit,
+                                          int row) {
+  void* const out =
+      unit.kind == DeltaUnit::kKey ? p.a.k : (unit.kind == DeltaUnit::kQuery ? p.a.q : p.a.v);
+  return static_cast<T*>(out) + row * p.a.stride + int64_t{unit.head} * unit.dim;
+}
+
 template <typename L, typename T, int kElements>
 __device__ __forceinline__ void DeltaStore(const DeltaPrepareParams& p, const DeltaUnit& unit,
                                            int row, int lane, const float (&x)[kElements]) {
-  void* const out =
-      unit.kind == DeltaUnit::kKey ? p.a.k : (unit.kind == DeltaUnit::kQuery ? p.a.q : p.a.v);
-  L::Store(x, unit.dim, lane,
-           static_cast<T*>(out) + row * p.a.stride + int64_t{unit.head} * unit.dim);
+  L::Store(x, unit.dim, lane, DeltaOutput<T>(p, unit, row));
 }
 
 DeltaPrepareParams DeltaPrepareParamsOf(const Step& step, const DeltaOptions& options,
