@@ -3,7 +3,7 @@
 // Several layers with weights and states of their own run in turn, so that neither stays in the
 // cache. A decoding layer cannot take less than reading its weights and half the traffic of its
 // states at the speed of a copy: the floor.
-// Usage: delta_layer_bench [milliseconds for each line]
+// Usage: delta_layer_bench [milliseconds for each line] [prompts]: those alone
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -73,11 +73,7 @@ class Rig {
     std::vector<int32_t> host(static_cast<size_t>(slots));
     for (int i = 0; i < slots; ++i) host[static_cast<size_t>(i)] = i + 1;
     slots_ = Upload(host);
-    host.push_back(0);
-    for (int i = 0; i <= slots; ++i) host[static_cast<size_t>(i)] = i;
-    single_starts_ = Upload(host);
-    for (int i = 0; i <= slots; ++i) host[static_cast<size_t>(i)] = rows / slots * i;
-    prompt_starts_ = Upload(host);
+    single_starts_ = Starts(slots, 1);
     for (int layer = 0; layer < kLayers; ++layer) {
       AddLayer(spec, needs, layout, layer);
       FillRings(needs, layout, layer, slots);
@@ -94,12 +90,17 @@ class Rig {
          .max_rows_per_sequence = 1,
          .row_start = single_starts_});
   }
-  // As many prompts as slots, all the rows.
-  void Prompts(int prompts, int rows) {
+  // Where so many sequences begin that have so many rows each.
+  int32_t* Starts(int sequences, int rows) {
+    std::vector<int32_t> host;
+    for (int i = 0; i <= sequences; ++i) host.push_back(rows * i);
+    return Upload(host);
+  }
+  void Prompts(int prompts, int rows, const int32_t* starts) {
     Run({.rows = prompts * rows,
          .sequences = prompts,
          .max_rows_per_sequence = rows,
-         .row_start = prompt_starts_});
+         .row_start = starts});
   }
   // Of one layer.
   double weight_bytes() const { return static_cast<double>(weight_bytes_) / kLayers; }
@@ -198,7 +199,7 @@ class Rig {
   void *scratch_ = nullptr, *x_ = nullptr, *pool_ = nullptr;
   int64_t record_bytes_ = 0, weight_bytes_ = 0;
   double state_bytes_ = 0;
-  int32_t *slots_ = nullptr, *single_starts_ = nullptr, *prompt_starts_ = nullptr;
+  int32_t *slots_ = nullptr, *single_starts_ = nullptr;
   std::vector<std::unique_ptr<Layer>> layers_;
 };
 
@@ -226,8 +227,15 @@ double Time(Device& device, int count, double budget_ms, Work work) {
   return times[times.size() / 2];
 }
 
-void Bench(Device& device, const char* name, const LayerSpec& spec, double budget_ms) {
+struct What {
+  double budget_ms;
+  bool decodes;
+};
+
+void Bench(Device& device, const char* name, const LayerSpec& spec, What what) {
+  const double budget_ms = what.budget_ms;
   for (int batch : {1, 16, 64, 256, 1024}) {
+    if (!what.decodes) break;
     Rig rig(device, spec, batch, batch);
     rig.Decode(batch);  // kernels are loaded before they are recorded
     const auto program = device.Record([&] { rig.Decode(batch); });
@@ -236,18 +244,25 @@ void Bench(Device& device, const char* name, const LayerSpec& spec, double budge
     std::printf("%-22s decode %6d  %9.2f us  floor %8.2f us\n", name, batch, ms * 1e3,
                 bytes / kCopyBytesPerSecond * 1e6);
   }
-  constexpr int kMany = 64;
-  for (const auto& [prompts, rows] : std::initializer_list<std::pair<int, int>>{
-           {kMany, 4}, {kMany, 16}, {kMany, 32}, {kMany, 64}, {1, 2048}, {1, 16384}, {1, 131072}}) {
-    Rig rig(device, spec, prompts, prompts * rows);
-    const double ms = Time(device, 1, budget_ms, [&] { rig.Prompts(prompts, rows); });
-    std::printf("%-22s prompts %2d x %6d  %9.2f us  %8.2f ns a row\n", name, prompts, rows,
-                ms * 1e3, ms * 1e6 / (prompts * rows));
+  struct Prompts {
+    int prompts;
+    std::vector<int> rows;
+  };
+  for (const auto& [prompts, all_rows] :
+       {Prompts{64, {2, 4, 8, 16, 32, 64, 128}},
+        Prompts{1, {2, 4, 8, 16, 32, 64, 128, 2048, 16384, 131072}}}) {
+    Rig rig(device, spec, prompts, prompts * all_rows.back());
+    for (const int rows : all_rows) {
+      const int32_t* const starts = rig.Starts(prompts, rows);
+      const double ms = Time(device, 1, budget_ms, [&] { rig.Prompts(prompts, rows, starts); });
+      std::printf("%-22s prompts %2d x %6d  %9.2f us  %8.2f ns a row\n", name, prompts, rows,
+                  ms * 1e3, ms * 1e6 / (prompts * rows));
+    }
   }
 }
 
 int Main(int argc, char** argv) {
-  const double budget_ms = argc > 1 ? std::atof(argv[1]) : 100;
+  const What what = {.budget_ms = argc > 1 ? std::atof(argv[1]) : 100, .decodes = argc < 3};
   std::string why_not;
   const std::unique_ptr<Device> device = MakeCudaDevice({.matrices = DType::kBF16}, &why_not);
   if (device == nullptr) {
@@ -255,14 +270,14 @@ int Main(int argc, char** argv) {
     return 1;
   }
   std::printf("%s; one layer of %d\n", device->description().c_str(), kLayers);
-  Bench(*device, "gated delta 8x128", Spec(1024, 8, 128, {}), budget_ms);
+  Bench(*device, "gated delta 8x128", Spec(1024, 8, 128, {}), what);
   Bench(*device, "KDA 8x128",
         Spec(1024, 8, 128,
              {{"decay", "channel"},
               {"decay_rank", int64_t{128}},
               {"gate", "sigmoid"},
               {"gate_rank", int64_t{128}}}),
-        budget_ms);
+        what);
   Bench(*device, "OSDN 8x128",
         Spec(1024, 8, 128,
              {{"scale.gradient", "beta_aware"},
@@ -271,7 +286,7 @@ int Main(int argc, char** argv) {
               {"scale.clip_min", 0.5},
               {"scale.clip_max", 1.5},
               {"scale.retention", "data"}}),
-        budget_ms);
+        what);
   return 0;
 }
 

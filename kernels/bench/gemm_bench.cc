@@ -2,7 +2,8 @@
 // bfloat16) as one step asks for them, by number of decoding rows: each product alone, and all of a
 // step in order. "fixed" is RunProduct with all rows fixed; "cuBLASLt" its first choice for the
 // same products, which knows no gate, so that gate and up are one product there. A graph of many
-// products is replayed; weights are those of 24 layers, far more than the cache holds.
+// products is replayed; weights are those of 24 layers, far more than the cache holds. Then the
+// same of prompts, whose rows need no fixed order.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 #include <cstdlib>
 #include <functional>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "kernels/cuda/gemm.h"
@@ -20,7 +22,7 @@ namespace {
 
 constexpr int64_t kLayers = 24, kWidth = 1024, kInner = 2816, kVocab = 32000;
 constexpr int64_t kMixer = 4 * kWidth + 16;  // queries, keys, values, output gate, two head gates
-constexpr int64_t kMostRows = 1024;
+constexpr int64_t kMostRows = 1024, kPromptRows = 32768;
 constexpr int64_t kLayerWeights = (kMixer + kWidth + 3 * kInner) * kWidth;
 constexpr int kRepeats = 9;
 
@@ -39,11 +41,11 @@ T* Allocate(int64_t size) {
 
 struct Buffers {
   uint16_t* weights = Allocate<uint16_t>(kLayers * kLayerWeights + kVocab * kWidth);
-  uint16_t* normed = Allocate<uint16_t>(kMostRows * kInner);
-  uint16_t* inner = Allocate<uint16_t>(kMostRows * kInner * 2);
-  uint16_t* room = Allocate<uint16_t>(kMostRows * kInner * 2);
-  float* x = Allocate<float>(kMostRows * kWidth);
-  float* y = Allocate<float>(kMostRows * kVocab);
+  uint16_t* normed = Allocate<uint16_t>(kPromptRows * kInner);
+  uint16_t* inner = Allocate<uint16_t>(kPromptRows * kInner * 2);
+  uint16_t* room = Allocate<uint16_t>(kPromptRows * kInner * 2);
+  float* x = Allocate<float>(kPromptRows * kWidth);
+  float* y = Allocate<float>(std::max(kMostRows * kVocab, kPromptRows* kMixer));
   float* norm = Allocate<float>(kWidth);
 };
 
@@ -97,8 +99,9 @@ class Bench {
  public:
   explicit Bench(cudaStream_t stream) : stream_(stream), gemm_(MakeCudaGemm(stream)), lt_(stream) {
     Fill(b_.weights, (kLayers * kLayerWeights + kVocab * kWidth) * 2);
-    Fill(b_.normed, kMostRows * kInner * 2);
-    Fill(b_.x, kMostRows * kWidth * 4);
+    Fill(b_.normed, kPromptRows * kInner * 2);
+    Fill(b_.inner, kPromptRows * kInner * 4);
+    Fill(b_.x, kPromptRows * kWidth * 4);
     Fill(b_.norm, kWidth * 4);
     for (const Kind kind : {kMixerIn, kMixerOut, kMlpIn, kMlpOut, kHead}) {
       CudaProduct product = Product(kind, 1, 1, /*own=*/true, /*norm=*/false);
@@ -140,6 +143,33 @@ class Bench {
       std::printf("  step %7.1f us, %.0f TF/s\n", step[own], flops / step[own] * 1e-6);
       std::fflush(stdout);
     }
+  }
+
+  // The products of a layer with so many rows of prompts, of which none is fixed: microseconds and
+  // TFLOP/s.
+  void Prompt(int64_t rows) {
+    constexpr int kRounds = 4;
+    const auto line = [&](const char* name, double in, double out, const auto& work) {
+      const double us = Microseconds(stream_,
+                                     [&] {
+                                       for (int64_t layer = 0; layer < kRounds; ++layer)
+                                         work(layer);
+                                     }) /
+                        kRounds;
+      std::printf("%6lld rows of prompts  %-24s %8.1f us  %5.0f TF/s\n",
+                  static_cast<long long>(rows), name, us,
+                  2.0 * static_cast<double>(rows) * in * out / us * 1e-6);
+    };
+    const auto free = [&](Kind kind, int64_t layer) {
+      CudaProduct product = Product(kind, layer, rows, /*own=*/true, /*norm=*/false);
+      product.fixed_rows = 0;
+      if (kind == kMixerIn) product.y_type = DType::kBF16;
+      RunProduct(gemm_.get(), product);
+    };
+    line("mixer in", kWidth, kMixer, [&](int64_t layer) { free(kMixerIn, layer); });
+    line("mixer out", kWidth, kWidth, [&](int64_t layer) { free(kMixerOut, layer); });
+    line("gate and up", kWidth, 2 * kInner, [&](int64_t layer) { free(kMlpIn, layer); });
+    line("mlp out", kInner, kWidth, [&](int64_t layer) { free(kMlpOut, layer); });
   }
 
   // Each product of a step once, for a profiler.
@@ -220,23 +250,26 @@ class Bench {
 }  // namespace
 }  // namespace eddy
 
-// gemm_bench [once | rows...]
+// gemm_bench [once | prompt | rows...]
 int main(int argc, char** argv) {
   cudaStream_t stream = nullptr;
   eddy::Check(cudaStreamCreate(&stream));
   eddy::Bench bench(stream);
+  const std::string what = argc == 2 ? argv[1] : "";
   std::vector<int64_t> numbers;
   for (int i = 1; i < argc; ++i) numbers.push_back(std::atoll(argv[i]));
-  if (argc == 2 && numbers[0] == 0) {
+  if (what == "once") {
     for (const int64_t rows : {1, 64, 256, 1024}) bench.Once(rows);
     bench.Finish();
     return 0;
   }
   if (numbers.empty()) numbers = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024};
   for (const int64_t rows : numbers) {
+    if (what == "prompt") break;
     bench.Rows(rows, /*norm=*/false);
     bench.Rows(rows, /*norm=*/true);
   }
+  for (const int64_t rows : {1024, 2048, 8192, 32768}) bench.Prompt(rows);
   bench.Finish();
   return 0;
 }
