@@ -6,6 +6,7 @@
 #include <grpcpp/support/proto_buffer_reader.h>
 #include <grpcpp/support/slice.h>
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -22,9 +23,32 @@ using google::protobuf::io::CodedInputStream;
 
 constexpr int kDepthMax = 16;  // more than our messages are nested
 
-// Adds the string fields that are no UTF-8. False: the bytes are malformed.
+// The string fields of a message that are no UTF-8. Of a list, which may hold millions, only the
+// first few are described, so that an answer never takes more memory than the question.
+class BadTexts {
+ public:
+  explicit BadTexts(Faults* faults) : faults_(faults) {}
+
+  void Add(const std::string& name, const std::string& text) {
+    if (++wrong_[name] > Faults::kDescribedPerList) return;
+    faults_->Add(name, absl::StrCat(name, " is not valid UTF-8: ", Shown(text)));
+  }
+  void AddTheRest() {
+    for (const auto& [name, wrong] : wrong_) {
+      if (wrong <= Faults::kDescribedPerList) continue;
+      faults_->Add(name, absl::StrCat(name, ": ", wrong - Faults::kDescribedPerList,
+                                      " more are not valid UTF-8"));
+    }
+  }
+
+ private:
+  Faults* const faults_;
+  std::map<std::string, int> wrong_;  // how many, by the name of the field
+};
+
+// False: the bytes are malformed.
 bool FindBadText(const Descriptor* type, const std::string& bytes, const std::string& path,
-                 int depth, Faults* faults) {
+                 int depth, BadTexts* found) {
   CodedInputStream in(reinterpret_cast<const uint8_t*>(bytes.data()),
                       static_cast<int>(bytes.size()));
   while (const uint32_t tag = in.ReadTag()) {
@@ -41,10 +65,10 @@ bool FindBadText(const Descriptor* type, const std::string& bytes, const std::st
     if (!in.ReadVarint32(&size) || !in.ReadString(&value, static_cast<int>(size))) return false;
     const std::string name = path.empty() ? field->name() : absl::StrCat(path, ".", field->name());
     if (field->type() == FieldDescriptor::TYPE_STRING && !IsUtf8(value)) {
-      faults->Add(name, absl::StrCat(name, " is not valid UTF-8: ", Shown(value)));
+      found->Add(name, value);
     }
     if (field->type() == FieldDescriptor::TYPE_MESSAGE && depth < kDepthMax &&
-        !FindBadText(field->message_type(), value, name, depth + 1, faults)) {
+        !FindBadText(field->message_type(), value, name, depth + 1, found)) {
       return false;
     }
   }
@@ -69,7 +93,10 @@ std::optional<Error> ReadMessage(const grpc::ByteBuffer& bytes,
   }
   Faults faults;
   const Descriptor* const type = message->GetDescriptor();
-  if (!FindBadText(type, flat, "", 0, &faults) || faults.empty()) {
+  BadTexts found(&faults);
+  const bool well_formed = FindBadText(type, flat, "", 0, &found);
+  found.AddTheRest();
+  if (!well_formed || faults.empty()) {
     faults.Add("", absl::StrCat("the message is not a well-formed ", type->full_name()));
   }
   return faults.ToError();

@@ -1,5 +1,5 @@
-// Proves that a request that does not parse is answered with what is wrong with it: every string
-// that is no UTF-8 by name, or that it is malformed.
+// Proves that a request that does not parse is answered with what is wrong with it: every field
+// that is no UTF-8 by name, with a bound on what is told, or that it is malformed.
 #include "server/wire.h"
 
 #include <google/protobuf/stubs/logging.h>
@@ -51,6 +51,21 @@ TEST(Wire, NamesAllStringsThatAreNotUtf8) {
   ASSERT_EQ(error->faults.size(), 2u);
   EXPECT_EQ(error->faults[0].field, "text");
   EXPECT_EQ(error->faults[1].field, "stopping.stop_strings");
+}
+
+// A list of wrong texts costs a byte or two each to send; to describe them all would cost hundreds.
+TEST(Wire, DescribesAFewOfManyStringsThatAreNotUtf8) {
+  v1::GenerateRequest request;
+  for (int i = 0; i < 100000; ++i) request.mutable_stopping()->add_stop_strings("\xff");
+  request.set_text("\xc3");
+  v1::GenerateRequest read;
+  const std::optional<Error> error = ReadMessage(Buffer(request.SerializeAsString()), &read);
+  ASSERT_TRUE(error.has_value());
+  ASSERT_EQ(error->faults.size(), 10u);
+  EXPECT_EQ(error->faults[0].field, "text");
+  EXPECT_EQ(error->faults[8].field, "stopping.stop_strings");
+  EXPECT_EQ(error->faults[9].field, "stopping.stop_strings");
+  EXPECT_EQ(error->faults[9].description, "stopping.stop_strings: 99992 more are not valid UTF-8");
 }
 
 TEST(Wire, SaysThatBytesAreNoMessage) {
