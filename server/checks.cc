@@ -1,19 +1,31 @@
 #include "server/checks.h"
 
+#include <charconv>
 #include <cmath>
+#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "base/utf8.h"
 
 namespace eddy {
 
-void CheckFloat(const char* field, double value, const Range& range, Faults* faults) {
+namespace {
+
+// As few digits as tell it from its neighbours.
+std::string Digits(float value) {
+  char digits[32];
+  return {digits, std::to_chars(digits, digits + sizeof(digits), value).ptr};
+}
+
+}  // namespace
+
+void CheckFloat(const char* field, float value, const Range& range, Faults* faults) {
   const bool above = range.open_least ? value > range.least : value >= range.least;
   const bool below = range.open_most ? value < range.most : value <= range.most;
   if (std::isfinite(value) && above && below) return;
-  faults->Add(field,
-              absl::StrCat(field, " is ", value, "; it must be in ", range.open_least ? "(" : "[",
-                           range.least, ", ", range.most, range.open_most ? ")" : "]"));
+  faults->Add(field, absl::StrCat(field, " is ", Digits(value), "; it must be in ",
+                                  range.open_least ? "(" : "[", range.least, ", ", range.most,
+                                  range.open_most ? ")" : "]"));
 }
 
 void CheckInteger(const char* field, int64_t value, int64_t least, int64_t most, Faults* faults) {

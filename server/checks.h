@@ -22,7 +22,7 @@ struct Range {
 };
 
 // NaN and infinities are in no range.
-void CheckFloat(const char* field, double value, const Range& range, Faults* faults);
+void CheckFloat(const char* field, float value, const Range& range, Faults* faults);
 void CheckInteger(const char* field, int64_t value, int64_t least, int64_t most, Faults* faults);
 void CheckCount(const char* field, int64_t count, int64_t most, Faults* faults);
 // Every id below `vocab_size`. Of many wrong ones the first few are described.

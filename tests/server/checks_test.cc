@@ -200,6 +200,17 @@ TEST_F(ConvertTest, TellsAllFaultsAtOnce) {
             std::string::npos);
 }
 
+// Rounded to a few digits, a number just beyond a bound would read as the bound itself.
+TEST_F(ConvertTest, ShowsANumberAsItIs) {
+  base_.mutable_sampling()->set_top_p(1.0000001f);
+  base_.mutable_sampling()->set_temperature(-0.3f);
+  const std::optional<Error> error = Read(base_);
+  ASSERT_TRUE(error.has_value());
+  EXPECT_EQ(error->message,
+            "sampling.temperature is -0.3; it must be in [0, 10]; "
+            "sampling.top_p is 1.0000001; it must be in (0, 1]");
+}
+
 TEST_F(ConvertTest, DescribesOnlyTheFirstOfManyWrongIds) {
   base_.clear_text();
   for (int i = 0; i < 500; ++i) base_.mutable_token_ids()->add_ids(4294967295u);
