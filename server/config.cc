@@ -1,5 +1,8 @@
 #include "server/config.h"
 
+#include <arpa/inet.h>
+
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -141,12 +144,19 @@ struct HostPort {
   bool ipv4 = false;
 };
 
+// Digits alone: a library would also take signs and blanks, and what it hands the text to would
+// not.
+bool ParseNumber(const std::string& text, int most, int* value) {
+  return std::all_of(text.begin(), text.end(), absl::ascii_isdigit) &&
+         absl::SimpleAtoi(text, value) && *value <= most;
+}
+
 bool IsIpv4(const std::string& host) {
   const std::vector<std::string> bytes = absl::StrSplit(host, '.');
   if (bytes.size() != 4) return false;
   for (const std::string& byte : bytes) {
     int value = 0;
-    if (!absl::SimpleAtoi(byte, &value) || value < 0 || value > 255) return false;
+    if (!ParseNumber(byte, 255, &value)) return false;
   }
   return true;
 }
@@ -160,8 +170,7 @@ bool ParseHostPort(const std::string& address, HostPort* result) {
     return false;
   }
   result->ipv4 = IsIpv4(host);
-  return absl::SimpleAtoi(address.substr(colon + 1), &result->port) && result->port >= 0 &&
-         result->port <= 65535;
+  return ParseNumber(address.substr(colon + 1), 65535, &result->port);
 }
 
 bool IsGrpcAddress(const std::string& address) {
@@ -197,6 +206,16 @@ void CheckModel(ServerConfig* c, const FlagSet& flags, std::vector<std::string>*
   }
 }
 
+// A name or an address. libcurl takes no other, but says so only when there is something to send.
+bool IsHost(const std::string& host) {
+  const bool v6 = host.front() == '[';
+  in6_addr address;
+  if (v6) return inet_pton(AF_INET6, host.substr(1, host.size() - 2).c_str(), &address) == 1;
+  return std::all_of(host.begin(), host.end(), [](char c) {
+    return absl::ascii_isalnum(c) || c == '.' || c == '-' || c == '_';
+  });
+}
+
 // A plain http URL, maybe with a path. Whoever wants more, TLS say, puts a collector beside the
 // server.
 bool IsEndpoint(const std::string& url) {
@@ -207,7 +226,8 @@ bool IsEndpoint(const std::string& url) {
   }
   const std::string place = url.substr(kScheme, url.find('/', kScheme) - kScheme);
   HostPort parsed;
-  return ParseHostPort(place, &parsed) && parsed.port > 0;
+  return ParseHostPort(place, &parsed) && parsed.port > 0 &&
+         IsHost(place.substr(0, place.rfind(':')));
 }
 
 void CheckAddresses(const ServerConfig& c, std::vector<std::string>* faults) {
