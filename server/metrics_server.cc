@@ -3,7 +3,9 @@
 #include <prometheus/exposer.h>
 
 #include <exception>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
@@ -11,6 +13,11 @@
 
 namespace eddy {
 namespace {
+
+// Each client has a thread until its request has come and the page is gone, or this time is over.
+// So some silent ones keep a scraper waiting for a moment, but never for its own ten seconds.
+constexpr char kThreads[] = "8";
+constexpr char kRequestTimeoutMs[] = "1000";
 
 const Clock* RealTime() {
   static const RealClock clock;
@@ -27,7 +34,9 @@ absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(const std::s
   server->live_ = std::make_shared<LiveMetrics>(metrics, RealTime());
   // civetweb throws the same text for every fault, so it is of no use to the reader.
   try {
-    server->exposer_ = std::make_unique<prometheus::Exposer>(listen);
+    server->exposer_ = std::make_unique<prometheus::Exposer>(
+        std::vector<std::string>{"listening_ports", listen, "num_threads", kThreads,
+                                 "request_timeout_ms", kRequestTimeoutMs});
     const std::vector<int> ports = server->exposer_->GetListeningPorts();
     if (ports.size() == 1) server->port_ = ports.front();
   } catch (const std::exception&) {

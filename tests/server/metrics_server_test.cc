@@ -1,12 +1,15 @@
 // Proves that the metrics port serves the page of the registry and of the process, that port 0
-// works, and that an address that cannot be had is one plain line and no exception.
+// works, that silent clients keep nobody from it, and that an address that cannot be had is one
+// plain line and no exception.
 #include "server/metrics_server.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
+#include <vector>
 
+#include "absl/time/clock.h"
 #include "tests/testing/get_metrics.h"
 
 namespace eddy {
@@ -26,6 +29,23 @@ TEST(MetricsServer, ServesThePageOnAPortItPicks) {
   EXPECT_THAT(page, HasSubstr("\neddy_stream_stalls_total 1\n"));
   EXPECT_THAT(page, HasSubstr("\neddy_oldest_waiting_seconds{model_name=\"tales\"} 0\n"));
   EXPECT_THAT(page, HasSubstr("\nprocess_cpu_seconds_total "));
+}
+
+// Connections that send half a request take no scrape its turn for longer than a scraper waits,
+// which is ten seconds by default.
+TEST(MetricsServer, ServesThePageBesideClientsThatSayNothing) {
+  const Metrics metrics({.model_name = "tales"});
+  const auto server = MetricsServer::Start("127.0.0.1:0", &metrics);
+  ASSERT_TRUE(server.ok()) << server.status();
+  std::vector<int> silent;
+  for (int i = 0; i < 12; ++i) {
+    silent.push_back(ConnectTo((*server)->port()));
+    ASSERT_EQ(write(silent.back(), "GET /met", 8), 8);
+  }
+  const absl::Time began = absl::Now();
+  EXPECT_THAT(GetMetrics((*server)->port()), HasSubstr("200 OK"));
+  EXPECT_LT(absl::Now() - began, absl::Seconds(8));
+  for (const int fd : silent) close(fd);
 }
 
 TEST(MetricsServer, NamesAnAddressThatItCannotHave) {
