@@ -11,6 +11,9 @@ namespace {
 
 // Until a text is encoded, this many of its bytes count as one token.
 constexpr int64_t kBytesPerToken = 4;
+// A text of more bytes keeps a thread busy for so long, up to seconds, that others must not wait
+// for it.
+constexpr int64_t kShortTextBytes = 64 << 10;
 
 }  // namespace
 
@@ -24,28 +27,33 @@ Admission::Admission(const Options& options, const ServedModel* model, const Clo
       intake_(options.intake_threads) {}
 
 void Admission::Start(RequestId id, CallPlan plan) {
-  // A text that holds more tokens than a prompt may is refused once it is encoded, or cut; until
-  // then it must not take more of the line than a prompt can, or it alone would close it for all.
+  const int64_t bytes = plan.text.has_value() ? static_cast<int64_t>(plan.text->size()) : 0;
   const int64_t tokens =
-      plan.text.has_value()
-          ? std::min<int64_t>(static_cast<int64_t>(plan.text->size()) / kBytesPerToken,
-                              model_->limits.max_prompt_tokens)
-          : static_cast<int64_t>(plan.request.prompt.size());
+      plan.text.has_value() ? TokensOf(bytes) : static_cast<int64_t>(plan.request.prompt.size());
   auto job = [this, id, plan = std::move(plan)]() mutable { Submit(id, std::move(plan)); };
-  if (std::optional<Error> error = Push(tokens, std::move(job))) {
+  if (std::optional<Error> error = Push(bytes, tokens, std::move(job))) {
     delivery_->Refuse(id, std::move(*error));
   }
 }
 
 std::optional<Error> Admission::Do(int64_t text_bytes, Intake::Job job) {
-  return Push(text_bytes / kBytesPerToken, std::move(job));
+  return Push(text_bytes, TokensOf(text_bytes), std::move(job));
 }
 
-std::optional<Error> Admission::Push(int64_t tokens, Intake::Job job) {
+// A text that holds more tokens than a prompt may is refused once it is encoded, or cut, or no
+// prompt at all; it must not take more of the line than a prompt can, or it alone would close it
+// for all.
+int64_t Admission::TokensOf(int64_t text_bytes) const {
+  return std::min<int64_t>(text_bytes / kBytesPerToken, model_->limits.max_prompt_tokens);
+}
+
+std::optional<Error> Admission::Push(int64_t text_bytes, int64_t tokens, Intake::Job job) {
   const WaitingLoad behind = engine_->waiting();
   const Intake::Load most{.jobs = options_.max_waiting_requests - behind.requests,
                           .tokens = options_.max_waiting_prompt_tokens - behind.prompt_tokens};
-  if (intake_.Push(std::move(job), tokens, most)) return std::nullopt;
+  const Intake::Length length =
+      text_bytes > kShortTextBytes ? Intake::Length::kLong : Intake::Length::kShort;
+  if (intake_.Push(std::move(job), length, tokens, most)) return std::nullopt;
   const Intake::Load here = intake_.load();
   const int64_t waiting = here.jobs + behind.requests;
   const absl::Duration retry_after = delivery_->PushBack(waiting);

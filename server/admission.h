@@ -35,7 +35,10 @@ class Admission {
   std::optional<Error> Do(int64_t text_bytes, Intake::Job job);
 
  private:
-  std::optional<Error> Push(int64_t tokens, Intake::Job job);
+  // `text_bytes` are to be encoded or decoded; the line bears `tokens` meanwhile.
+  std::optional<Error> Push(int64_t text_bytes, int64_t tokens, Intake::Job job);
+  // What a text counts for in the line until its tokens are known.
+  int64_t TokensOf(int64_t text_bytes) const;
   void Submit(RequestId id, CallPlan plan);
 
   const Options options_;

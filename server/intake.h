@@ -12,10 +12,12 @@
 
 namespace eddy {
 
-// A bounded line of jobs and the threads that do them in order. Thread-safe.
+// A bounded line of jobs and the threads that do them in order, but for long jobs: these leave one
+// thread to the others, which may overtake them. With a single thread none does. Thread-safe.
 class Intake {
  public:
   using Job = absl::AnyInvocable<void()>;
+  enum class Length { kShort, kLong };
 
   explicit Intake(int threads);
   // Does what is in line, then stops.
@@ -30,20 +32,29 @@ class Intake {
   };
   // False, and nothing is done, if that would make more than `most` (but one job is always taken
   // when none waits). Never blocks.
-  bool Push(Job job, int64_t tokens, const Load& most) ABSL_LOCKS_EXCLUDED(mu_);
+  bool Push(Job job, Length length, int64_t tokens, const Load& most) ABSL_LOCKS_EXCLUDED(mu_);
   Load load() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   struct Item {
     Job job;
-    int64_t tokens;
+    int64_t tokens = 0;
+    int64_t number = 0;  // in the order of arrival
   };
+  using Line = std::deque<Item>;
+
   void Run();
+  // The line whose first item is to be done next; null: there is nothing that may be.
+  Line* Next() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  const int long_most_;  // that are worked on at once
 
   mutable Mutex mu_;
   CondVar news_;
-  std::deque<Item> items_ ABSL_GUARDED_BY(mu_);
-  Load load_ ABSL_GUARDED_BY(mu_);  // of items_
+  Line short_ ABSL_GUARDED_BY(mu_), long_ ABSL_GUARDED_BY(mu_);
+  int64_t pushed_ ABSL_GUARDED_BY(mu_) = 0;
+  int long_running_ ABSL_GUARDED_BY(mu_) = 0;
+  Load load_ ABSL_GUARDED_BY(mu_);  // of both lines
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
   std::vector<std::thread> threads_;  // last: they start when all else is ready
 };

@@ -13,6 +13,7 @@
 #include "server/text/byte_tokenizer.h"
 #include "tests/testing/echo_executor.h"
 #include "tests/testing/fake_reply.h"
+#include "tests/testing/moment.h"
 
 namespace eddy {
 namespace {
@@ -236,6 +237,28 @@ TEST_F(AdmissionTest, DoesOtherWorkOnItsThreadsAndRefusesItWhenFull) {
   FakeReply told;
   EXPECT_FALSE(admission_->Do(1, [&told] { told.End({}); }).has_value());
   told.AwaitEnd();
+}
+
+// A text for Tokenize may be longer than any prompt; it must not close the line to prompts.
+TEST_F(AdmissionTest, CountsATextOfAnyLengthForAPromptAtMost) {
+  Start({.max_waiting_prompt_tokens = 300});
+  Moment begun[2], go;
+  for (Moment& one : begun) {
+    EXPECT_FALSE(admission_
+                     ->Do(1,
+                          [&one, &go] {
+                            one.Come();
+                            go.Await();
+                          })
+                     .has_value());
+    one.Await();
+  }
+  FakeReply reply;
+  EXPECT_FALSE(admission_->Do(1 << 20, [] {}).has_value());
+  Begin(&reply, Plan(">hello ", 6));
+  go.Come();
+  EXPECT_FALSE(reply.AwaitEnd().error.has_value());
+  admission_.reset();  // its threads look at what stands here
 }
 
 TEST_F(AdmissionTest, LeavesNothingBehindAfterManyCallsOfWhichAThirdIsCancelled) {
