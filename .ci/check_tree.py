@@ -52,6 +52,7 @@ TESTED_BY: dict[str, str] = {
     "loadtest/call.cc": "tests/loadtest/summary_test.cc",
     "loadtest/main.cc": "tests/loadtest/options_test.cc",
     "server/client/": "tests/server/client/client_test.cc",
+    "server/patient_accept.cc": "tests/e2e/binary_test.cc",
     "server/thread_stacks.cc": "tests/e2e/binary_test.cc",
     "server/main.cc": "tests/e2e/start_faults.py",
     "server/errors.cc": "tests/e2e/errors_test.cc",

@@ -1,12 +1,15 @@
 // Proves how the program eddy-server starts and ends: one line and status 2 for what keeps it from
 // starting, the port file, a drain on SIGTERM with status 0, an end at once on the second, status 1
 // when its device breaks: one that a test's back end breaks (faulty_plugin.cc), on a GPU if there
-// is one for tests/gpu.sh.
+// is one for tests/gpu.sh; and that running out of descriptors is nothing that lasts.
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/resource.h>
 
 #include <cstdlib>
+#include <filesystem>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
@@ -189,6 +192,44 @@ TEST(Binary, NeverLogsPromptsTextOrMetadata) {
   program.Await();
   EXPECT_EQ(program.LogLines("call_end").size(), 1u);
   EXPECT_EQ(program.Log().find("secret"), std::string::npos);
+}
+
+grpc::Status GenerateOneToken(const nlohmann::json& ports) {
+  // A connection of its own, not one that another channel has.
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  const auto stub = v1::GenerationService::NewStub(
+      grpc::CreateCustomChannel(absl::StrCat("127.0.0.1:", ports.value("listen", 0)),
+                                grpc::InsecureChannelCredentials(), arguments));
+  grpc::ClientContext context;
+  context.set_wait_for_ready(true);
+  context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Seconds(20)));
+  v1::GenerateRequest request = LongRequest();
+  request.mutable_stopping()->set_max_new_tokens(1);
+  v1::GenerateResponse response;
+  return stub->Generate(&context, request, &response);
+}
+
+int OpenDescriptors(const Program& program) {
+  const std::filesystem::directory_iterator all(absl::StrCat("/proc/", program.pid(), "/fd"));
+  return static_cast<int>(std::distance(begin(all), end(all)));
+}
+
+TEST(Binary, ServesAgainAfterMoreConnectionsThanItHasDescriptors) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "the sanitizer tries memory by a pipe, and takes it for bad if it gets none";
+#endif
+  constexpr int kMost = 64;
+  Program program(Arguments());
+  const nlohmann::json ports = program.Ports();
+  const rlimit limit = {.rlim_cur = kMost, .rlim_max = kMost};
+  ASSERT_EQ(prlimit(program.pid(), RLIMIT_NOFILE, &limit, nullptr), 0);
+  std::vector<int> connections;
+  for (int i = 0; i < 2 * kMost; ++i) connections.push_back(ConnectTo(ports.value("listen", 0)));
+  while (OpenDescriptors(program) < kMost) std::this_thread::yield();
+  for (const int connection : connections) close(connection);
+  const grpc::Status status = GenerateOneToken(ports);
+  EXPECT_TRUE(status.ok()) << status.error_message();
 }
 
 }  // namespace

@@ -47,6 +47,7 @@ class Program {
   }
 
   void Send(int signal) { kill(pid_, signal); }
+  pid_t pid() const { return pid_; }
   // The exit status, or 128 + n if signal n ended it.
   int Await() {
     int status = 0;
