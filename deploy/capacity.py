@@ -46,12 +46,12 @@ class Traffic:
     use: float = 0.7           # of what a replica can do, so that lines stay short
     memory_fraction: float = 0.9
     workspace_bytes: float = 2 * GIB
-    ring: float = 1.0          # share of the state's traffic that is left; 0.6 with a ring of 16
-    host_share: float = 0.1    # of a step, spent outside the device
-    fixed_s: float = 1e-3      # of a step, whatever its streams: launches, head, sampling
+    ring: float = 0.6          # share of the state's traffic that a ring of 16 leaves; 1 without
+    host_share: float = 0.07   # of a step, spent outside the device
+    fixed_s: float = 0.7e-3      # of a step, whatever its streams: launches, head, sampling
 
 
-H200 = Device("H200", 141e9, 0.68 * 4.8e12, 0.4 * 989e12)
+H200 = Device("H200", 141e9, 0.55 * 4.8e12, 0.44 * 989e12)
 MODELS = (
     Model("KDA 400M (23 layers of 8 x 128 x 128)", 400e6, 0.8e9, 11.5 * MIB),
     Model("KDA 1.3B (24 layers of 16 x 128 x 128)", 1.3e9, 2.6e9, 24 * MIB),
