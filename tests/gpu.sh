@@ -5,8 +5,8 @@
 #
 #   tests/gpu.sh build/gpu.tar.xz [tests|sanitizers|steps|bench]...
 #
-# (or the unpacked folder in place of the file). tests: every kernel against its twin and float64, the laws of every layer, and every golden set
-# through the executor, in both number modes. sanitizers: every kernel under memcheck, racecheck and
+# (or the unpacked folder in place of the file). tests: every kernel against its twin and float64, the
+# laws of every layer, and every golden set through the executor, in both number modes. sanitizers: every kernel under memcheck, racecheck and
 # initcheck, at shapes that are small enough for them. steps: random requests come and go with the
 # CPU checking every layer, for EDDY_TEST_MINUTES (10) in EDDY_GPU_STEPS (4) programs with seeds of
 # their own. bench: the tables of BENCHMARKS.md.
@@ -28,7 +28,7 @@ if [ -d "$pack" ]; then
   cd "$pack" || exit 1
 else
   tar -C "$folder" -xJf "$pack" || exit 1
-  cd "$folder/gpu" || exit 1  # tests find tests/golden here
+  cd "$folder/gpu" || exit 1 # tests find tests/golden here
 fi
 cublas=$(dirname "$(find /usr /opt -name 'libcublasLt.so.13' -print -quit 2>/dev/null)")
 export LD_LIBRARY_PATH=$PWD/bin:$cublas EDDY_TEST_DEVICE=cuda OPENBLAS_NUM_THREADS=1
@@ -73,15 +73,16 @@ run_tests() {
 engine_tests='*Golden*:*Hybrid*:*Mixed*:*KalmanModel*:*Recorded*:*Readouts*:OpenDevice*:CheckedDevice*'
 
 # What gives the same bits in other company, or keeps lost numbers apart, is done by the same kernels,
-# and slots of gigabytes are no business of theirs. racecheck does not see that a barrier which some warps only arrive at
-# (bar.arrive) orders what they did before: Scan of the chunk form hands its stages of shared memory
-# from loading to multiplying warps and back by such pairs, one of which each report names.
+# and slots of gigabytes are no business of theirs. racecheck does not see that a barrier which some
+# warps only arrive at (bar.arrive) orders what they did before: Scan of the chunk form and ScaleKernel
+# of OSDN hand stages of shared memory from warp to warp and back by such pairs. Each report names what
+# one side wrote before it arrived and what the other read after it had waited.
 run_sanitizers() {
   local tool test more
   for tool in racecheck memcheck initcheck; do
     more=()
     [ $tool = racecheck ] && more=(--kernel-name-exclude kernel_substring=4ScanILi
-      --kernel-name-exclude 'kernel_substring=::Scan<')
+      --kernel-name-exclude 'kernel_substring=::Scan<' --kernel-name-exclude kernel_substring=ScaleKernel)
     for test in bin/cuda_*_test; do
       start_shards 3 "$(basename "$test")_$tool" env EDDY_TEST_SECONDS="${EDDY_TEST_SECONDS:-3}" \
         compute-sanitizer --tool "$tool" "${more[@]}" --error-exitcode 9 "$test" \
