@@ -95,7 +95,7 @@ class Capacity(unittest.TestCase):
         spec.loader.exec_module(capacity)
         device = capacity.Device("d", memory_bytes=1000, bytes_per_s=100, flop_per_s=10)
         model = capacity.Model("m", parameters=5, weight_bytes=50, state_bytes=10)
-        traffic = capacity.Traffic(itl_ms=2000, memory_fraction=0.5, workspace_bytes=50,
+        traffic = capacity.Traffic(itl_ms=2000, memory_fraction=0.5, workspace_bytes=50, ring=1,
                                    host_share=0.5, fixed_s=0, prompt_tokens=2, new_tokens=4)
         self.assertEqual(capacity.slots(device, model, traffic), 40)  # (500 - 50 - 50) / 10
         # (50 + 2 x 10 x b) / 100 / 0.5 within 2 s: b = 2.5
