@@ -233,7 +233,7 @@ absl::Status RunOnce(std::unique_ptr<Device> device) {
 TEST(CheckedDevice, NamesTheLayerAndWhatIsWrongInIt) {
   const absl::Status output =
       RunOnce(MakeCheckedDevice(std::make_unique<SpoilingDevice>(2, /*state=*/false)));
-  EXPECT_THAT(std::string(output.message()), HasSubstr("block 2 (delta): output differs"));
+  EXPECT_THAT(std::string(output.message()), HasSubstr("block 2 (delta): output of row 0 differs"));
   const absl::Status state =
       RunOnce(MakeCheckedDevice(std::make_unique<SpoilingDevice>(0, /*state=*/true)));
   EXPECT_THAT(std::string(state.message()), HasSubstr("block 0 (delta): state state of slot"));
