@@ -49,13 +49,14 @@ if wants cuda; then
   .ci/check_cuda.sh
 fi
 if wants deploy; then
-  say "containers, manifests, dashboard and alerts"
+  say "containers, manifests, dashboard, alerts, packages"
   .ci/fetch_deploy.sh
   if [ -z "${EDDY_BIN:-}" ]; then
     cmake --preset dev >/dev/null
     cmake --build --preset dev --target eddy-server eddy
   fi
   .ci/check_deploy.sh "${EDDY_BIN:-build/dev/bin}"
+  [ -n "${EDDY_BIN:-}" ] || .ci/check_package.sh build/dev --contents
 fi
 if wants package; then
   say "Debian packages and their service"
