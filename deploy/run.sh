@@ -5,8 +5,8 @@
 #   deploy/run.sh "Once upon a time"      one story, then the server is stopped
 #   deploy/run.sh --serve                 keeps it running on 127.0.0.1:50051, with example calls
 #
-# The story begins with the prompt. EDDY_MODEL_DIR picks another model; further arguments after the
-# prompt go to `eddy generate`.
+# The story begins with the prompt. EDDY_MODEL_DIR picks another model; further arguments go to
+# `eddy generate` after a prompt, to `eddy-server` after --serve.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(dirname "$here")
@@ -44,11 +44,16 @@ trap 'exit 143' TERM
 
 listen=127.0.0.1:0
 metrics=127.0.0.1:0
-if $serve; then listen=127.0.0.1:50051 metrics=127.0.0.1:9464; fi
+flags=()
+if $serve; then
+  listen=127.0.0.1:50051 metrics=127.0.0.1:9464
+  flags=("$@")
+fi
 log=$run_dir/server.log
 # In a session of its own: Ctrl-C reaches this script alone, which then lets the server drain.
 setsid "$bin/eddy-server" --model_dir="$model" --listen="$listen" --metrics_listen="$metrics" \
-  --port_file="$run_dir/ports.json" --drain_delay=0s --drain_timeout=5s 2>"$log" &
+  --port_file="$run_dir/ports.json" --drain_delay=0s --drain_timeout=5s \
+  ${flags[@]+"${flags[@]}"} 2>"$log" &
 server=$!
 while [ ! -s "$run_dir/ports.json" ]; do
   if ! kill -0 "$server" 2>/dev/null; then
