@@ -298,8 +298,8 @@ TEST(KalmanCuda, FollowsLongPromptsAtAnyGain) {
   EDDY_SKIP_WITHOUT_GPU();
   Random random(TestSeed());
   double worst[3] = {};
-  for (int trial = 0; trial < 12; ++trial) {
-    const Case c = PromptCase(random, 20'000);
+  for (int trial : testing::Trials(12)) {
+    const Case c = PromptCase(random, testing::InTime(20'000, 1'000));
     Pool pool = MakePool(c, random);
     const Told told = RunPlans(c, {WholePlan(c.rows, trial % 2 == 0)}, pool, /*asks=*/false);
     EXPECT_TRUE(pool.OthersAreUntouched(std::ssize(c.rows))) << c.Name();
