@@ -98,12 +98,13 @@ std::optional<DeltaScale> ReadOsdn(KeyReader& keys, const Habits& habits) {
   DeltaScale scale = ReadScale(keys, habits);
   // Experiments of the authors, each with another function.
   keys.MustBe("osgm_d_decay_source", "osgm", "the retention is the scale's own");
-  for (const char* key : {"gate_aware_hypergradient", "osgm_freeze", "osgm_post_gate_regret",
-                          "osgm_post_gate_residual"}) {
+  for (const char* key : {"gate_aware_hypergradient", "osgm_post_gate_regret",
+                          "osgm_post_gate_residual", "osgm_post_gate_use_remaining"}) {
     keys.MustBe(key, false, "this variant of the gradient is not served");
   }
-  // They belong to modes that are not served.
-  keys.Ignore({"osgm_decay_gamma", "osgm_ema_alpha", "osgm_ema_normalize",
+  keys.MustBe("osgm_post_gate_clamp_min", nullptr, "this variant of the gradient is not served");
+  // They belong to modes that are not served; osgm_freeze says what training left as it was.
+  keys.Ignore({"osgm_decay_gamma", "osgm_ema_alpha", "osgm_ema_normalize", "osgm_freeze",
                "osgm_post_gate_regret_chunk_size"});
   return scale;
 }

@@ -120,6 +120,22 @@ TEST(OsdnConfig, ReadsEveryRetention) {
   }
 }
 
+// The authors' class writes all the keys of its experiments, whether they are on or not.
+TEST(OsdnConfig, ReadsPastExperimentsThatAreOff) {
+  const nlohmann::json off = {
+      {"gate_aware_hypergradient", false},      {"osgm_d_decay_source", "osgm"},
+      {"osgm_post_gate_clamp_min", nullptr},    {"osgm_post_gate_regret", false},
+      {"osgm_post_gate_regret_chunk_size", 64}, {"osgm_post_gate_residual", false},
+      {"osgm_post_gate_use_remaining", false}};
+  for (const bool frozen : {false, true}) {
+    nlohmann::json json = Golden("osdn_gated_deltanet_a");
+    const std::vector<std::pair<std::string, LayerSpec::Value>> params = Mixer(json).params;
+    json.update(off);
+    json["osgm_freeze"] = frozen;  // what training changes, not what the layer computes
+    EXPECT_EQ(Mixer(json).params, params);
+  }
+}
+
 TEST(OsdnConfig, RefusesWhatIsNotServed) {
   for (const char* set : {"osdn_delta_net_a", "osdn_gated_deltanet_a", "osdn_kda_a"}) {
     const nlohmann::json good = Golden(set);
@@ -131,11 +147,13 @@ TEST(OsdnConfig, RefusesWhatIsNotServed) {
     }
     EXPECT_THAT(refusal({{"osgm_d_decay_source", "gdn"}}),
                 HasSubstr("osgm_d_decay_source is \"gdn\", must be \"osgm\""));
-    for (const char* flag : {"gate_aware_hypergradient", "osgm_freeze", "osgm_post_gate_regret",
-                             "osgm_post_gate_residual"}) {
+    for (const char* flag : {"gate_aware_hypergradient", "osgm_post_gate_regret",
+                             "osgm_post_gate_residual", "osgm_post_gate_use_remaining"}) {
       EXPECT_THAT(refusal({{flag, true}}),
                   HasSubstr(std::string(flag) + " is true, must be false"));
     }
+    EXPECT_THAT(refusal({{"osgm_post_gate_clamp_min", -2}}),
+                HasSubstr("osgm_post_gate_clamp_min is -2, must be null"));
     EXPECT_THAT(refusal({{"osgm_new", 1}}), HasSubstr("unknown key osgm_new with value 1"));
     EXPECT_THAT(refusal({{"osgm_eta", 0}}), HasSubstr("osgm_eta is 0, must be a number from"));
     EXPECT_THAT(refusal({{"osgm_d_min", 2}, {"osgm_d_max", 1}}),
