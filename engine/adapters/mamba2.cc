@@ -23,7 +23,32 @@ void IgnoreKeysWithoutFunction(KeyReader& keys) {
   IgnoreFlaKeys(keys);
   keys.Ignore({"A_init_range", "chunk_size", "conv_init", "dt_init_floor", "dt_max", "dt_min",
                "max_position_embeddings", "rescale_prenorm_residual", "residual_in_fp32",
-               "time_step_floor", "time_step_max", "time_step_min", "time_step_rank"});
+               "time_step_floor", "time_step_init_scheme", "time_step_max", "time_step_min",
+               "time_step_rank"});
+}
+
+// Today's class reads norm_eps and dt_limit; older ones and that of transformers call them
+// layer_norm_epsilon and time_step_limit. A class writes all of its keys, so where the new one is
+// absent the old one is what the weights were trained with. Where both are there they must agree.
+double ReadNormEps(KeyReader& keys) {
+  constexpr RealRule kRule = {.min = 1e-12, .max = 1, .absent = 1e-5};
+  const double eps = keys.Real("norm_eps", kRule);
+  const double old = keys.Real("layer_norm_epsilon", kRule);
+  if (!keys.Has("layer_norm_epsilon")) return eps;
+  if (!keys.Has("norm_eps")) return old;
+  if (old != eps) keys.Refuse("layer_norm_epsilon", "it must say the same as norm_eps");
+  return eps;
+}
+
+Interval ReadStepRange(KeyReader& keys) {
+  const Interval range = keys.Range("dt_limit", kMamba2Step, {});
+  const Interval old = keys.Range("time_step_limit", kMamba2Step, {});
+  if (!keys.Has("time_step_limit")) return range;
+  if (!keys.Has("dt_limit")) return old;
+  if (old.min != range.min || old.max != range.max) {
+    keys.Refuse("time_step_limit", "it must say the same as dt_limit");
+  }
+  return range;
 }
 
 Mamba2Mixer ReadMixer(KeyReader& keys, int64_t hidden_size) {
@@ -46,13 +71,7 @@ Mamba2Mixer ReadMixer(KeyReader& keys, int64_t hidden_size) {
   mixer.conv_width = keys.Int("conv_kernel", {.min = 2, .max = 8, .absent = 4});
   mixer.conv_bias = keys.Flag("use_conv_bias", true);
   mixer.bias = keys.Flag("use_bias", false);
-  // The old name of dt_limit; the present code does not read it.
-  const Interval old = keys.Range("time_step_limit", kMamba2Step, {});
-  mixer.step_range = keys.Range("dt_limit", kMamba2Step, {});
-  if (keys.Has("time_step_limit") &&
-      (old.min != mixer.step_range.min || old.max != mixer.step_range.max)) {
-    keys.Refuse("time_step_limit", "it must say the same as dt_limit");
-  }
+  mixer.step_range = ReadStepRange(keys);
   return mixer;
 }
 
@@ -62,7 +81,7 @@ ModelConfig ReadMamba2(KeyReader& keys) {
   ModelConfig config;
   config.vocab_size = keys.Int("vocab_size", {.min = 2, .max = kMaxVocabSize, .absent = 32000});
   config.hidden_size = keys.Int("hidden_size", {.min = 1, .max = kMaxHiddenSize, .absent = 2048});
-  config.norm_eps = keys.Real("norm_eps", {.min = 1e-12, .max = 1, .absent = 1e-5});
+  config.norm_eps = ReadNormEps(keys);
   config.tie_embeddings = keys.Flag("tie_word_embeddings", false);
   config.tokens = ReadFlaTokens(keys, config.vocab_size, /*absent_pad=*/0);
   config.end_names = {{"embedding.", "backbone.embeddings."},

@@ -122,6 +122,30 @@ TEST(ScanConfig, TurnsTheOptionsOfForeignFilesIntoParameters) {
   EXPECT_EQ(mixer.Real("step_max"), 0.1);
 }
 
+TEST(ScanConfig, TakesWhatOldMamba2FilesCallOtherwise) {
+  json old = Golden("mamba2_a");
+  for (const char* key : {"norm_eps", "dt_limit", "rmsnorm"}) old.erase(key);
+  old.update({{"layer_norm_epsilon", 1e-3},
+              {"time_step_limit", {0.05, 0.4}},
+              {"rms_norm", true},
+              {"time_step_rank", 4},
+              {"time_step_min", 0.001},
+              {"time_step_max", 0.1},
+              {"time_step_floor", 1e-4},
+              {"time_step_init_scheme", "random"}});
+  const auto config = Parse(old);
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->norm_eps, 1e-3);
+  EXPECT_EQ(config->blocks[0].spec.norm_eps, 1e-3);
+  EXPECT_EQ(config->blocks[0].spec.Real("step_min"), 0.05);
+  EXPECT_EQ(config->blocks[0].spec.Real("step_max"), 0.4);
+  // Under both names, and alike.
+  old.update({{"norm_eps", 1e-3}, {"dt_limit", {0.05, 0.4}}});
+  const auto both = Parse(old);
+  ASSERT_TRUE(both.ok()) << both.status();
+  EXPECT_EQ(both->blocks[0].spec.params, config->blocks[0].spec.params);
+}
+
 TEST(ScanConfig, CallsTheNormOfTheHeadsWhatTheFileCallsIt) {
   for (const bool fused : {true, false}) {
     json gla = Golden("gla_a");
@@ -212,7 +236,8 @@ TEST(ScanConfig, RefusesWhatIsNotServedInForeignFiles) {
       {mamba2, "/dt_limit", {-1, 1}, "dt_limit is [-1,1], must be a list of two numbers from 0"},
       {mamba2, "/dt_limit", {0.5, 0.1}, "dt_limit is [0.5,0.1], the second number must not be"},
       {mamba2, "/time_step_limit", {0, 1}, "time_step_limit is [0,1], it must say the same"},
-      {mamba2, "/layer_norm_epsilon", 1e-5, "unknown key layer_norm_epsilon"},
+      {mamba2, "/layer_norm_epsilon", 1e-4, "layer_norm_epsilon is 0.0001, it must say the same"},
+      {mamba2, "/layer_norm_epsilon", nullptr, "layer_norm_epsilon is null, must be a number"},
       {mamba2, "/intermediate_size", 128, "unknown key intermediate_size"},
   };
   for (const Case& one : cases) {
