@@ -32,6 +32,8 @@ ModelConfig ReadOsdnDeltaNet(KeyReader& keys);
 ModelConfig ReadOsdnGatedDeltaNet(KeyReader& keys);
 ModelConfig ReadOsdnKda(KeyReader& keys);
 
+// Early files of the family hold gate and up of an MLP as one tensor, the rows of the gate first.
+void FitFla(const TensorFiles& files, ModelConfig* config);
 void FitKda(const TensorFiles& files, ModelConfig* config);
 void FitOsdn(const TensorFiles& files, ModelConfig* config);
 void FitOsdnKda(const TensorFiles& files, ModelConfig* config);

@@ -7,10 +7,10 @@ namespace eddy {
 std::span<const Adapter> Adapters() {
   static constexpr std::array kAdapters = {
       Adapter{"eddy", ReadNative},
-      Adapter{"delta_net", ReadDeltaNet},
-      Adapter{"gated_deltanet", ReadGatedDeltaNet},
+      Adapter{"delta_net", ReadDeltaNet, FitFla},
+      Adapter{"gated_deltanet", ReadGatedDeltaNet, FitFla},
       Adapter{"kda", ReadKda, FitKda},
-      Adapter{"gla", ReadGla},
+      Adapter{"gla", ReadGla, FitFla},
       Adapter{"mamba2", ReadMamba2},
       Adapter{"kaczmarz_gated_deltanet", ReadKaczmarz},
       Adapter{"osla_delta_net", ReadOsdnDeltaNet, FitOsdn},

@@ -16,6 +16,10 @@ DeltaMixer ReadDeltaNetMixer(KeyReader& keys, int64_t hidden_size) {
   mixer.gate = keys.Flag("use_gate", false) ? "silu" : "none";
   keys.MustBe("use_output_norm", true, "the function without it is not served");
   ReadFlaDelta(keys, &mixer);
+  if (mixer.step == "one" && mixer.step_max != 1) {
+    keys.Refuse("use_beta", "a step of 2 at every token, by allow_neg_eigval, is not served");
+  }
+  keys.MustBe("use_rope", false, "the function with it is not served");  // of very early files
   return mixer;
 }
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "engine/weights.h"
 
 namespace eddy {
 namespace {
@@ -13,6 +14,23 @@ namespace {
 int64_t MlpSize(int64_t hidden_size, double hidden_ratio) {
   const double two_thirds = static_cast<double>(hidden_size) * hidden_ratio * 2 / 3;
   return (static_cast<int64_t>(two_thirds) + 255) / 256 * 256;
+}
+
+// The family's whole number for a product of sizes and factors. Factors such as 0.7 leave it a last
+// bit beside the number that is meant: today's code rounds that away, older code did not load such
+// a model at all. Of what is no whole number older code kept the floor.
+int64_t FlaWidth(double product) {
+  const double nearest = std::round(product);
+  const bool meant = std::abs(product - nearest) <= 1e-9 * nearest;
+  return static_cast<int64_t>(meant ? nearest : product);
+}
+
+// Older files say rms_norm_eps, which today's code does not read: where the two differ, nobody
+// knows which one the weights were trained with.
+void CheckOldNormEps(KeyReader& keys, double norm_eps) {
+  const auto old = keys.RealOrNull("rms_norm_eps", {.min = 1e-12, .max = 1});
+  if (!old || *old == norm_eps) return;
+  keys.Refuse("rms_norm_eps", absl::StrCat("norm_eps is ", norm_eps, ": they must be equal"));
 }
 
 std::vector<NameRule> DeltaNames(const std::string& layer) {
@@ -70,13 +88,13 @@ TokenIds ReadFlaTokens(KeyReader& keys, int64_t vocab_size, std::optional<int64_
 void IgnoreFlaKeys(KeyReader& keys) {
   keys.Ignore({"_name_or_path", "architectures", "attn_mode", "auto_map", "dtype",
                "initializer_range", "norm_first", "share_conv_kernel", "torch_dtype",
-               "transformers_version", "use_cache", "use_l2warp"});
+               "transformers_version", "use_cache", "use_l2warp", "_attn_implementation_autoset"});
   keys.IgnorePrefix("fuse_");
 }
 
 int64_t ReadFlaHeadDim(KeyReader& keys, FlaExpand expand, int64_t hidden_size, int64_t heads) {
   const double factor = keys.Real(expand.key, {.min = 1e-3, .max = 1024, .absent = expand.absent});
-  const auto width = static_cast<int64_t>(static_cast<double>(hidden_size) * factor);
+  const int64_t width = FlaWidth(static_cast<double>(hidden_size) * factor);
   if (width % heads == 0 && width > 0) return width / heads;
   // What follows from a size that is at fault itself says nothing.
   if (!keys.Status().ok()) return 1;
@@ -94,6 +112,7 @@ FlaModel ReadFlaModel(KeyReader& keys, int64_t layers) {
   config.vocab_size = keys.Int("vocab_size", {.min = 2, .max = kMaxVocabSize, .absent = 32000});
   config.hidden_size = keys.Int("hidden_size", {.min = 1, .max = kMaxHiddenSize, .absent = 2048});
   config.norm_eps = keys.Real("norm_eps", {.min = 1e-12, .max = 1, .absent = 1e-6});
+  CheckOldNormEps(keys, config.norm_eps);
   config.tie_embeddings = keys.Flag("tie_word_embeddings", false);
   config.tokens = ReadFlaTokens(keys, config.vocab_size, /*absent_pad=*/{});
   config.end_names = {
@@ -101,7 +120,7 @@ FlaModel ReadFlaModel(KeyReader& keys, int64_t layers) {
   if (config.tie_embeddings) config.unused_tensors = {"lm_head.weight"};
 
   model.layers = keys.Int("num_hidden_layers", {.min = 1, .max = kMaxLayers, .absent = layers});
-  const double hidden_ratio = keys.Real("hidden_ratio", {.min = 0.01, .max = 64, .absent = 4});
+  const double hidden_ratio = keys.RealOrNull("hidden_ratio", {.min = 0.01, .max = 64}).value_or(4);
   model.mlp_size = keys.IntOrNull("intermediate_size", {.min = 1, .max = 64 * kMaxHiddenSize})
                        .value_or(MlpSize(config.hidden_size, hidden_ratio));
   keys.Word("hidden_act", {"swish", "silu"}, "swish");
@@ -135,8 +154,12 @@ ModelConfig WithDeltaLayers(FlaModel model, const DeltaMixer& mixer) {
 }
 
 void ReadFlaDelta(KeyReader& keys, DeltaMixer* mixer) {
-  const int64_t conv_size = keys.Int("conv_size", {.min = 2, .max = 8, .absent = 4});
-  mixer->conv_width = keys.Flag("use_short_conv", true) ? conv_size : 0;
+  if (keys.Flag("use_short_conv", true)) {
+    mixer->conv_width = keys.Int("conv_size", {.min = 2, .max = 8, .absent = 4});
+  } else {
+    mixer->conv_width = 0;
+    keys.Ignore({"conv_size"});  // of the convolution that there is not
+  }
   mixer->step_max = keys.Flag("allow_neg_eigval", false) ? 2 : 1;
 }
 
@@ -155,8 +178,25 @@ DeltaMixer ReadGatedDeltaMixer(KeyReader& keys) {
   ReadFlaHeads(keys, {.heads = 6, .head_dim = 256, .expand_v = 2}, &mixer);
   ReadFlaDelta(keys, &mixer);
   mixer.decay = "head";
-  mixer.gate = keys.Flag("use_gate", true) ? "silu" : "none";
+  const std::string activation =
+      keys.Word("output_gate_activation", {"swish", "silu", "sigmoid"}, "swish");
+  mixer.gate = activation == "sigmoid" ? "sigmoid" : "silu";
+  if (!keys.Flag("use_gate", true)) mixer.gate = "none";
   return mixer;
+}
+
+void FitFla(const TensorFiles& files, ModelConfig* config) {
+  for (Block& block : config->blocks) {
+    if (!block.mlp) continue;
+    const std::string both = TheirName(block.names, "gate.");
+    if (files.Find(both + "weight") == nullptr ||
+        files.Find(TheirName(block.names, "up.weight")) != nullptr) {
+      continue;
+    }
+    const int64_t size = block.spec.Int("size");
+    block.names.push_back({"gate.", both, 0, size});
+    block.names.push_back({"up.", both, size, size});
+  }
 }
 
 }  // namespace eddy

@@ -34,8 +34,8 @@ TokenIds ReadFlaTokens(KeyReader& keys, int64_t vocab_size, std::optional<int64_
 // Passes over the keys that have no part in the function of any model of the family.
 void IgnoreFlaKeys(KeyReader& keys);
 
-// A width of a head given as a factor of hidden_size: floor(hidden_size * factor) over the heads;
-// at least 1, so that later arithmetic holds.
+// A width of a head given as a factor of hidden_size: the whole number of hidden_size * factor over
+// the heads; at least 1, so that later arithmetic holds.
 struct FlaExpand {
   const char* key = nullptr;
   double absent = 1;

@@ -3,7 +3,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "engine/adapters/fla.h"
 #include "engine/adapters/scan_mixers.h"
 
@@ -29,20 +28,11 @@ std::vector<NameRule> FusedNames(const std::string& layer) {
 }
 std::vector<NameRule> UnfusedNames(const std::string& layer) { return Names(layer, "g_norm."); }
 
-// Older files say rms_norm_eps, which today's code does not read: where the two differ, nobody
-// knows which one the weights were trained with.
-void CheckOldNormEps(KeyReader& keys, double norm_eps) {
-  const auto old = keys.RealOrNull("rms_norm_eps", {.min = 1e-12, .max = 1});
-  if (!old || *old == norm_eps) return;
-  keys.Refuse("rms_norm_eps", absl::StrCat("norm_eps is ", norm_eps, ": they must be equal"));
-}
-
 }  // namespace
 
 ModelConfig ReadGla(KeyReader& keys) {
   FlaModel model = ReadFlaModel(keys, /*layers=*/24);
   const int64_t hidden_size = model.config.hidden_size;
-  CheckOldNormEps(keys, model.config.norm_eps);
   GlaMixer mixer;
   mixer.heads = keys.Int("num_heads", {.min = 1, .max = 65536, .absent = 4});
   mixer.kv_heads = keys.IntOrNull("num_kv_heads", {.min = 1, .max = 65536}).value_or(mixer.heads);

@@ -1,6 +1,6 @@
-// Proves that KDA and OSDN files of older versions and with other names load as the same model: the
-// same random weights, written in each of the ways, must score a text to the bit alike. What is
-// ambiguous or contradicts config.json is refused.
+// Proves that files of older versions and with other names load as the same model: the same random
+// weights, written in each of the ways, must score a text to the bit alike. What is ambiguous or
+// contradicts config.json is refused.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -152,6 +152,33 @@ TEST(DeltaFiles, OldFilesWithOneRowPerQueryHeadAreTheSameModel) {
     bias.data = FloatBytes(std::vector<float>(3 * kKeyDim));
     EXPECT_THAT(Refusal(config, old), HasSubstr("attn.dt_bias has shape [24], config.json makes it "
                                                 "[48]"));
+  }
+}
+
+// As early versions of the family wrote it.
+TEST(DeltaFiles, GateAndUpOfAnMlpInOneTensorAreTheSameModel) {
+  for (const char* type : {"delta_net", "gated_deltanet", "gla"}) {
+    SCOPED_TRACE(type);
+    const nlohmann::json config = {{"model_type", type},     {"vocab_size", 50},
+                                   {"hidden_size", 24},      {"num_heads", 2},
+                                   {"num_hidden_layers", 2}, {"intermediate_size", 20}};
+    const std::vector<TestTensor> today = TensorsOf(config);
+    std::vector<TestTensor> old = today;
+    for (int layer : {0, 1}) {
+      const std::string mlp = "model.layers." + std::to_string(layer) + ".mlp.";
+      TestTensor& gate = Find(old, mlp + "gate_proj.weight");
+      gate.data += Find(old, mlp + "up_proj.weight").data;
+      gate.shape[0] = 40;
+      std::erase_if(
+          old, [&](const TestTensor& tensor) { return tensor.name == mlp + "up_proj.weight"; });
+    }
+    EXPECT_EQ(LogProbs(config, today), LogProbs(config, old));
+    // Rows that are neither.
+    TestTensor& gate = Find(old, "model.layers.1.mlp.gate_proj.weight");
+    gate.shape[0] = 41;
+    gate.data += FloatBytes(std::vector<float>(24));
+    EXPECT_THAT(Refusal(config, old),
+                HasSubstr("1 unexpected (model.layers.1.mlp.gate_proj.weight)"));
   }
 }
 
