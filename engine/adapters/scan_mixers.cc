@@ -11,24 +11,15 @@ LayerSpec::Value OrNull(const std::optional<double>& value) {
   return value ? LayerSpec::Value(*value) : LayerSpec::Value();
 }
 
-// Mamba and Longhorn: one block, so one set of parameters.
 LayerSpec ReadMambaBlock(KeyReader& keys, const char* type, int64_t d_model, double norm_eps) {
-  const int64_t channels = keys.Int("channels", {.min = 1, .max = kMaxHiddenSize});
-  const int64_t state_dim = keys.Int("state_dim", {.min = 1, .max = 1024, .absent = 16});
-  const int64_t step_rank =
-      keys.Int("step_rank", {.min = 1, .max = 65536, .absent = (d_model + 15) / 16});
-  const int64_t conv_width = keys.Int("conv_width", {.min = 2, .max = 8, .absent = 4});
-  const bool conv_bias = keys.Flag("conv_bias", true);
-  const bool bias = keys.Flag("bias", false);
-  return {.type = type,
-          .d_model = d_model,
-          .norm_eps = norm_eps,
-          .params = {{"channels", channels},
-                     {"state_dim", state_dim},
-                     {"step_rank", step_rank},
-                     {"conv_width", conv_width},
-                     {"conv_bias", conv_bias},
-                     {"bias", bias}}};
+  MambaMixer mixer;
+  mixer.channels = keys.Int("channels", {.min = 1, .max = kMaxHiddenSize});
+  mixer.state_dim = keys.Int("state_dim", {.min = 1, .max = 1024, .absent = 16});
+  mixer.step_rank = keys.Int("step_rank", {.min = 1, .max = 65536, .absent = (d_model + 15) / 16});
+  mixer.conv_width = keys.Int("conv_width", {.min = 2, .max = 8, .absent = 4});
+  mixer.conv_bias = keys.Flag("conv_bias", true);
+  mixer.bias = keys.Flag("bias", false);
+  return MambaSpec(type, mixer, d_model, norm_eps);
 }
 
 }  // namespace
@@ -59,6 +50,30 @@ LayerSpec Mamba2Spec(const Mamba2Mixer& mixer, int64_t d_model, double norm_eps)
                      {"bias", mixer.bias},
                      {"step_min", mixer.step_range.min},
                      {"step_max", OrNull(mixer.step_range.max)}}};
+}
+
+LayerSpec MambaSpec(const char* type, const MambaMixer& mixer, int64_t d_model, double norm_eps) {
+  return {.type = type,
+          .d_model = d_model,
+          .norm_eps = norm_eps,
+          .params = {{"channels", mixer.channels},
+                     {"state_dim", mixer.state_dim},
+                     {"step_rank", mixer.step_rank},
+                     {"conv_width", mixer.conv_width},
+                     {"conv_bias", mixer.conv_bias},
+                     {"bias", mixer.bias}}};
+}
+
+LayerSpec MlstmSpec(const MlstmMixer& mixer, int64_t d_model, double norm_eps) {
+  return {.type = "mlstm",
+          .d_model = d_model,
+          .norm_eps = norm_eps,
+          .params = {{"heads", mixer.heads},
+                     {"key_dim", mixer.key_dim},
+                     {"value_dim", mixer.value_dim},
+                     {"forget_gate", mixer.forget_gate},
+                     {"gate_softcap", OrNull(mixer.gate_softcap)},
+                     {"bias", mixer.bias}}};
 }
 
 LayerSpec ReadNativeGla(KeyReader& keys, int64_t d_model, double norm_eps) {
@@ -95,21 +110,14 @@ LayerSpec ReadNativeLonghorn(KeyReader& keys, int64_t d_model, double norm_eps) 
 }
 
 LayerSpec ReadNativeMlstm(KeyReader& keys, int64_t d_model, double norm_eps) {
-  const int64_t heads = keys.Int("heads", {.min = 1, .max = 1024});
-  const int64_t key_dim = keys.Int("key_dim", {.min = 1, .max = 1024});
-  const int64_t value_dim = keys.Int("value_dim", {.min = 1, .max = 2048});
-  const std::string forget = keys.Word("forget_gate", {"sigmoid", "exponential"}, "sigmoid");
-  const auto softcap = keys.RealOrNull("gate_softcap", {.min = 1e-3, .max = 1e6});
-  const bool bias = keys.Flag("bias", false);
-  return {.type = "mlstm",
-          .d_model = d_model,
-          .norm_eps = norm_eps,
-          .params = {{"heads", heads},
-                     {"key_dim", key_dim},
-                     {"value_dim", value_dim},
-                     {"forget_gate", forget},
-                     {"gate_softcap", OrNull(softcap)},
-                     {"bias", bias}}};
+  MlstmMixer mixer;
+  mixer.heads = keys.Int("heads", {.min = 1, .max = 1024});
+  mixer.key_dim = keys.Int("key_dim", {.min = 1, .max = 1024});
+  mixer.value_dim = keys.Int("value_dim", {.min = 1, .max = 2048});
+  mixer.forget_gate = keys.Word("forget_gate", {"sigmoid", "exponential"}, "sigmoid");
+  mixer.gate_softcap = keys.RealOrNull("gate_softcap", {.min = 1e-3, .max = 1e6});
+  mixer.bias = keys.Flag("bias", false);
+  return MlstmSpec(mixer, d_model, norm_eps);
 }
 
 }  // namespace eddy

@@ -341,9 +341,15 @@ TEST(ModelConfig, SurvivesMutatedFiles) {
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937_64 random(seed);
   const auto below = [&](size_t n) { return static_cast<size_t>(random() % n); };
-  const std::vector<nlohmann::json> goods = {
-      Native(),        Golden("delta_net_a"), Golden("gated_deltanet_a"), Golden("kaczmarz_a"),
-      Golden("gla_a"), Golden("mamba2_a"),    Golden("osdn_kda_a")};
+  const std::vector<nlohmann::json> goods = {Native(),
+                                             Golden("delta_net_a"),
+                                             Golden("gated_deltanet_a"),
+                                             Golden("kaczmarz_a"),
+                                             Golden("gla_a"),
+                                             Golden("mamba2_a"),
+                                             Golden("osdn_kda_a"),
+                                             {{"model_type", "mamba"}, {"expand", 2}},
+                                             {{"model_type", "xlstm"}, {"num_heads", 2}}};
   const std::vector<nlohmann::json> values = {nullptr,
                                               true,
                                               false,
