@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/cuda/check.h"
+#include "kernels/cuda/compiled_for.h"
 #include "kernels/cuda/cuda_layer.h"
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/layer_types_cuda.h"
@@ -15,15 +16,18 @@
 namespace eddy {
 namespace {
 
-// The oldest architecture that the kernels are compiled for, and the run time they were built with.
+// The oldest architecture that kernels can be compiled for: they copy asynchronously and multiply
+// bfloat16.
 constexpr int kLeastMajor = 8;
-// The newest: later cards would run what was compiled for the oldest, while the host would launch
-// it with clusters and dependent launches, of which that code knows nothing.
-constexpr int kMostMajor = 9;
 constexpr int kLogitRows = 1024;
 
 std::string VersionText(int version) {
   return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+}
+
+std::string NameOf(const cudaDeviceProp& card) {
+  return std::string(card.name) + ", compute capability " + std::to_string(card.major) + "." +
+         std::to_string(card.minor);
 }
 
 // What is wrong with the driver or the card; empty if nothing is.
@@ -45,10 +49,12 @@ std::string WhyNot(int ordinal) {
   cudaDeviceProp card = {};
   const cudaError_t read = cudaGetDeviceProperties(&card, ordinal);
   if (read != cudaSuccess) return std::string("GPU: ") + cudaGetErrorString(read);
-  if (card.major < kLeastMajor || card.major > kMostMajor) {
-    return std::string(card.name) + " has compute capability " + std::to_string(card.major) + "." +
-           std::to_string(card.minor) + ", one from " + std::to_string(kLeastMajor) + ".0 to " +
-           std::to_string(kMostMajor) + ".x is needed";
+  const std::string name = NameOf(card);
+  if (card.major < kLeastMajor) {
+    return name + ", at least " + std::to_string(kLeastMajor) + ".0 is needed";
+  }
+  if (cudaSetDevice(ordinal) == cudaSuccess && KernelsCompiledFor().arch == 0) {
+    return name + ", for which this build has neither machine code nor PTX";
   }
   return {};
 }
@@ -97,9 +103,11 @@ class CudaDevice : public Device {
 
   std::string backend() const override { return "cuda"; }
   std::string description() const override {
-    return std::string(card_.name) + ", compute capability " + std::to_string(card_.major) + "." +
-           std::to_string(card_.minor) + ", " + std::to_string(card_.totalGlobalMem >> 20) +
-           " MiB, weights " + (options_.matrices == DType::kBF16 ? "bfloat16" : "float32");
+    // Said in the log before it takes its time; the driver keeps what it compiled for next time.
+    const std::string by_driver =
+        KernelsCompiledFor().by_driver ? ", kernels compiled by the driver at the first start" : "";
+    return NameOf(card_) + ", " + std::to_string(card_.totalGlobalMem >> 20) + " MiB, weights " +
+           (options_.matrices == DType::kBF16 ? "bfloat16" : "float32") + by_driver;
   }
   std::string choices() const override { return DescribeGemm(gemm_.get()); }
   DeviceTraits traits() const override {

@@ -1,6 +1,6 @@
 // Programmatic dependent launch: a kernel that was launched with it may start before the one ahead
-// of it on the stream has finished, and load weights while that one runs. Before sm_90 it starts
-// after it as always.
+// of it on the stream has finished, and load weights while that one runs. Code for architectures
+// before sm_90 starts after it as always, on newer cards too.
 //
 // A chain of such kernels is in order though each lets the next one start before it waits itself:
 // waiting is for the end of the kernel ahead, which cannot end before its own wait has. But what
@@ -10,6 +10,8 @@
 #include <cuda_runtime.h>
 
 #include <cstddef>
+
+#include "kernels/cuda/compiled_for.h"
 
 namespace eddy {
 
@@ -35,18 +37,6 @@ struct LaunchShape {
   size_t shared_bytes = 0;
 };
 
-// Whether the current device knows dependent launch. Asked once: a process has one device.
-inline bool LaunchesDependent() {
-  static const bool does = [] {
-    int device = 0, major = 0;
-    return cudaGetDevice(&device) == cudaSuccess &&
-           cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) ==
-               cudaSuccess &&
-           major >= 9;
-  }();
-  return does;
-}
-
 // Launches a kernel that calls WaitForPrevious in every thread. Errors stay in cudaGetLastError.
 template <typename... Parameters, typename... Arguments>
 void LaunchDependent(cudaStream_t stream, const LaunchShape& shape, void (*kernel)(Parameters...),
@@ -60,7 +50,7 @@ void LaunchDependent(cudaStream_t stream, const LaunchShape& shape, void (*kerne
   config.dynamicSmemBytes = shape.shared_bytes;
   config.stream = stream;
   config.attrs = &early;
-  config.numAttrs = LaunchesDependent() ? 1 : 0;
+  config.numAttrs = KernelsCompiledFor().launches_dependent() ? 1 : 0;
   static_cast<void>(cudaLaunchKernelEx(&config, kernel, arguments...));
 }
 

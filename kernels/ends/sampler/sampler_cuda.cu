@@ -11,6 +11,7 @@
 #include <climits>
 
 #include "base/check.h"
+#include "kernels/cuda/compiled_for.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/ends/sampler/draw.cuh"
 #include "kernels/ends/sampler/sampler_cuda.h"
@@ -131,14 +132,15 @@ constexpr int64_t kSegmentMost = 20480;
 // Shared memory that a block may have, and whether blocks may form clusters.
 struct Card {
   int shared_bytes = 0;
-  int clusters = 0;
+  bool clusters = false;
 };
 Card CardOf() {
   Card card;
-  int device = 0;
+  int device = 0, clusters = 0;
   cudaGetDevice(&device);
   cudaDeviceGetAttribute(&card.shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-  cudaDeviceGetAttribute(&card.clusters, cudaDevAttrClusterLaunch, device);
+  cudaDeviceGetAttribute(&clusters, cudaDevAttrClusterLaunch, device);
+  card.clusters = clusters != 0 && KernelsCompiledFor().clusters();
   return card;
 }
 
@@ -149,7 +151,7 @@ std::unique_ptr<SamplerCuda> SamplerCuda::Make(int64_t vocab, const CudaContext&
   const Card card = CardOf();
   std::unique_ptr<SamplerCuda> made(new SamplerCuda(vocab, context));
   SamplerShape& shape = made->shape_;
-  while (card.clusters != 0 && shape.blocks < kMostBlocks && vocab > shape.blocks * kSegmentMost) {
+  while (card.clusters && shape.blocks < kMostBlocks && vocab > shape.blocks * kSegmentMost) {
     shape.blocks *= 2;
   }
   const int64_t share = (vocab + shape.blocks - 1) / shape.blocks;
@@ -187,7 +189,7 @@ void SamplerCuda::Run(int count, const float* logits, const StagedRow* rows,
   const int teams = shape_.resident ? count : std::min(count, shape_.rows_at_once);
   cudaLaunchAttribute attributes[2] = {};
   unsigned known = 0;
-  if (LaunchesDependent()) {
+  if (KernelsCompiledFor().launches_dependent()) {
     attributes[known].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[known++].val.programmaticStreamSerializationAllowed = 1;
   }

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "base/check.h"
+#include "kernels/cuda/compiled_for.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/rules/attention/attention_cuda.h"
 #include "kernels/rules/attention/attention_kernels.h"
@@ -19,18 +20,6 @@ constexpr int kSplitPlaces = 4096;
 constexpr int kRowBlocks = 4096;
 constexpr int kTurnThreads = 256;
 constexpr float kLog2E = 1.4426950408889634f;
-
-// Whether the device runs what was compiled for sm_90a. Asked once: a process has one device.
-bool HasWarpgroups() {
-  static const bool has = [] {
-    int device = 0, major = 0;
-    return cudaGetDevice(&device) == cudaSuccess &&
-           cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) ==
-               cudaSuccess &&
-           major == 9;
-  }();
-  return has;
-}
 
 // How the heads fall into head blocks.
 struct HeadBlocks {
@@ -283,7 +272,7 @@ class Attention {
   // fit on a multiprocessor; long prompts, and few rows with a long past, in those of warpgroups.
   bool TakesWarpgroups(int sequences) const {
     constexpr int kShortRows = 1024, kManySequences = 8;
-    if (!HasWarpgroups() || rule_.tiles == AttentionTiles::kWarps) return false;
+    if (!KernelsCompiledFor().warpgroups || rule_.tiles == AttentionTiles::kWarps) return false;
     if (rule_.tiles == AttentionTiles::kWarpgroups) return true;
     return step_.max_rows_per_sequence >= kShortRows || sequences < kManySequences;
   }

@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/async_copy.cuh"
 #include "kernels/cuda/barrier.cuh"
+#include "kernels/cuda/compiled_for.h"
 #include "kernels/cuda/mma.cuh"
 #include "kernels/rules/delta_rule/delta_rule_chunk_cuda.cuh"
 #include "kernels/rules/delta_rule/delta_rule_chunk_walker.cuh"
@@ -260,15 +261,14 @@ void LaunchScan(const Problem& p, int max_segments, int shared_bytes, Stream str
 }
 
 // Wide tiles of columns read an operand less often, narrow ones keep more multiprocessors busy; the
-// bits do not depend on it. Wide ones want a GPU that can give warps registers of others, which has
-// this much shared memory.
+// bits do not depend on it. Wide ones want code that gives warps registers of others.
 template <int K, bool kVector, bool kOutputs>
 void LaunchScan(const Problem& p, int max_segments, Stream stream) {
   constexpr int kWanted = 100;  // blocks
   const int64_t walks = static_cast<int64_t>(p.sequences - p.first_sequence) * max_segments;
   const int columns = p.value_dim + (kOutputs ? 0 : K), shared = SharedBytes();
   if constexpr (K < 256) {
-    if (shared >= kHopperShared && walks * p.value_heads * (columns / 128) >= kWanted) {
+    if (KernelsCompiledFor().warpgroups && walks * p.value_heads * (columns / 128) >= kWanted) {
       LaunchScan<K, kVector, kOutputs, 8>(p, max_segments, shared, stream);
       return;
     }
