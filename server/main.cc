@@ -54,6 +54,7 @@ absl::StatusOr<OpenedDevice> OpenDevice(const ServerConfig& config) {
   if (!opened.no_gpu.empty()) {
     Log(LogLevel::kWarning, "no_gpu", {{"device", "cpu"}, {"reason", opened.no_gpu}});
   }
+  Log(LogLevel::kInfo, "device_opened", {{"device", opened.device->description()}});
   return opened;
 }
 

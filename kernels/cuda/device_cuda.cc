@@ -103,9 +103,9 @@ class CudaDevice : public Device {
 
   std::string backend() const override { return "cuda"; }
   std::string description() const override {
-    // Said in the log before it takes its time; the driver keeps what it compiled for next time.
+    // Said in the log before it takes its time.
     const std::string by_driver =
-        KernelsCompiledFor().by_driver ? ", kernels compiled by the driver at the first start" : "";
+        KernelsCompiledFor().by_driver ? ", kernels compiled by the driver when first needed" : "";
     return NameOf(card_) + ", " + std::to_string(card_.totalGlobalMem >> 20) + " MiB, weights " +
            (options_.matrices == DType::kBF16 ? "bfloat16" : "float32") + by_driver;
   }

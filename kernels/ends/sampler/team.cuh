@@ -1,5 +1,5 @@
-// The blocks that share one row, and sums over all of their threads. On cards without clusters a
-// team is one block.
+// The blocks that share one row, and sums over all of their threads. Compiled for cards without
+// clusters, a team is one block.
 #pragma once
 
 #include <cooperative_groups.h>
