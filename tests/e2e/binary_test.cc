@@ -99,6 +99,16 @@ TEST(Binary, AnswersWhateverItsMetricsPortIsAskedAndGoesOn) {
   EXPECT_EQ(program.Await(), 0);
 }
 
+TEST(Binary, SaysWhatItRunsOn) {
+  Program program(Arguments({"--device=cpu", "--drain_delay=0s"}));
+  program.Ports();
+  program.Send(SIGTERM);
+  EXPECT_EQ(program.Await(), 0);
+  const std::vector<std::string> lines = program.LogLines("device_opened");
+  ASSERT_EQ(lines.size(), 1u) << program.Log();
+  EXPECT_NE(lines[0].find("\"device\":"), std::string::npos) << lines[0];
+}
+
 TEST(Binary, DrainsOnATermSignalAndEndsWithStatusZero) {
   Program program(Arguments({"--drain_delay=0s", "--max_new_tokens=1000000"}));
   auto stub = StubOf(program.Ports());
