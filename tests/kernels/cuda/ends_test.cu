@@ -152,7 +152,8 @@ TEST_P(EndsCudaTest, HeadNormsMultipliesAndCapsTheChosenRows) {
       double sum = 0;
       for (size_t i = 0; i < d; ++i) {
         const double normed = static_cast<double>(e[i]) * scale * static_cast<double>(norm_[i]);
-        sum += normed * static_cast<double>(head_[o * d + i]);
+        const float multiplied = Rounded(GetParam().type, static_cast<float>(normed));
+        sum += static_cast<double>(multiplied) * static_cast<double>(head_[o * d + i]);
       }
       const double cap = GetParam().softcap;
       const double wanted = cap > 0 ? cap * std::tanh(sum / cap) : sum;
@@ -160,8 +161,8 @@ TEST_P(EndsCudaTest, HeadNormsMultipliesAndCapsTheChosenRows) {
       size += wanted * wanted;
     }
   }
-  // Rounding the normed rows to bfloat16 costs 2^-8 at most, 1.7e-3 in the mean square.
-  EXPECT_LT(std::sqrt(off / size), GetParam().type == DType::kF32 ? 1e-6 : 2e-3);
+  // Of the normed rows, a value between two numbers of bfloat16 may be rounded to the other one.
+  EXPECT_LT(std::sqrt(off / size), GetParam().type == DType::kF32 ? 1e-6 : 1e-3);
 }
 
 TEST_P(EndsCudaTest, OneRecordingServesWhateverIsStaged) {

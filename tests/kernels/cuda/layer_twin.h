@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
@@ -230,6 +231,7 @@ class LayerTwin {
                      {.data = rows.as<void>(), .shape = {plan.rows(), test_.spec.d_model, 1, 1}});
       Check(cudaDeviceSynchronize());
       Check(cudaGetLastError());
+      EXPECT_EQ(TakeGemmError(gemm_.get()), std::nullopt);
       Note(plan, before, rows.Read(), told.Read(), &ran);
     }
     return ran;
