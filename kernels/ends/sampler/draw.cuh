@@ -185,7 +185,7 @@ __device__ __forceinline__ int DrawFromFew(Team* team, const Share<kResident>& s
   constexpr int kWished = 128;
   if (row.typical_p < 1 || row.top_k > kFew / 2) return -1;
   const Sight sight = LookAt(share, choices);
-  team->Post(Sums<1>{{static_cast<double>(sight.mass)}});
+  team->Post(Sums<1>{{sight.mass.sum()}});
   const float reach = ReachOfThreads(*team, sight.nearest, max(row.top_k, kWished), range);
   double mass = team->Posted<Sums<1>>().of[0];
   int count = SortWithin(*team, share, choices, reach);

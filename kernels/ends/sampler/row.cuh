@@ -75,22 +75,44 @@ __device__ __forceinline__ RawFacts SeeRow(Team* team, const Share<kResident>& s
   return team->Total(raw);
 }
 
+// What one thread adds up. Without clusters one block has the whole row, and its threads a thousand
+// logits each of the largest vocabularies; where those are alike, float alone would be off by as
+// many roundings in the same direction. So there what each one loses is carried along (W. Kahan,
+// "Further remarks on reducing truncation errors", 1965).
+class Adder {
+ public:
+  __device__ __forceinline__ void Add(float value) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    sum_ += value;
+#else
+    const float wanted = value - lost_;
+    const float sum = __fadd_rn(sum_, wanted);
+    lost_ = __fadd_rn(__fadd_rn(sum, -sum_), -wanted);
+    sum_ = sum;
+#endif
+  }
+  __device__ __forceinline__ double sum() const { return static_cast<double>(sum_); }
+
+ private:
+  float sum_ = 0, lost_ = 0;
+};
+
 // Sums of e^(x - max) and of e^(x - max) (x - max).
 template <bool kResident>
 __device__ __forceinline__ Sums<2> SumRow(Team* team, const Share<kResident>& share, float max) {
-  float exp = 0, exp_x = 0;
+  Adder exp, exp_x;
   EachValue(share, [&](float value, int) {
     // Below, e^x is 0.
     const float x = fmaxf(value - max, -128.0f), e = __expf(x);
-    exp += e;
-    exp_x += e * x;
+    exp.Add(e);
+    exp_x.Add(e * x);
   });
-  return team->Total(Sums<2>{{static_cast<double>(exp), static_cast<double>(exp_x)}});
+  return team->Total(Sums<2>{{exp.sum(), exp_x.sum()}});
 }
 
 // What one look at the tokens that may be drawn tells a thread.
 struct Sight {
-  float mass = 0;             // sum of Weight
+  Adder mass;                 // of Weight
   float nearest = kInfinity;  // least gap to the greatest logit
 };
 template <bool kResident>
@@ -98,7 +120,7 @@ __device__ __forceinline__ Sight LookAt(const Share<kResident>& share, const Cho
   Sight sight;
   EachValue(share, [&](float value, int) {
     const float gap = choices.max - choices.Scaled(value);
-    sight.mass += __expf(-gap);
+    sight.mass.Add(__expf(-gap));
     sight.nearest = fminf(sight.nearest, gap);
   });
   return sight;
@@ -108,14 +130,14 @@ __device__ __forceinline__ Sight LookAt(const Share<kResident>& share, const Cho
 template <bool kResident>
 __device__ __forceinline__ Sums<2> SumChoices(Team* team, const Share<kResident>& share,
                                               const Choices& choices) {
-  float mass = 0, mass_gap = 0;
+  Adder mass, mass_gap;
   EachValue(share, [&](float value, int token) {
     const float logit = choices.Scaled(value);
     const float weight = choices.Stays(logit, token) ? choices.Weight(logit) : 0;
-    mass += weight;
-    mass_gap += weight * fmaxf(logit - choices.max, -128.0f);
+    mass.Add(weight);
+    mass_gap.Add(weight * fmaxf(logit - choices.max, -128.0f));
   });
-  return team->Total(Sums<2>{{static_cast<double>(mass), static_cast<double>(mass_gap)}});
+  return team->Total(Sums<2>{{mass.sum(), mass_gap.sum()}});
 }
 
 // Step 3 and 4 of kernels/sampling.h for one logit.
