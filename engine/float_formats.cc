@@ -65,13 +65,6 @@ float FromF16(uint16_t bits) {
   return std::bit_cast<float>(sign | (wide << 23) | (fraction << 13));
 }
 
-uint16_t ToBF16(float value) {
-  const auto bits = std::bit_cast<uint32_t>(value);
-  if (std::isnan(value)) return static_cast<uint16_t>((bits >> 16) | 0x40u);
-  // Adding just under half of the last kept bit, or half if that bit is odd, carries where it must.
-  return static_cast<uint16_t>((bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16);
-}
-
 bool ConvertFloats(FloatFormat format, std::span<const std::byte> from, DType dtype,
                    std::span<std::byte> to) {
   const auto n = static_cast<int64_t>(from.size()) / SizeOf(format);

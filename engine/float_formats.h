@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 
+#include "kernels/bf16.h"
 #include "kernels/tensor.h"
 
 namespace eddy {
@@ -19,12 +20,7 @@ enum class FloatFormat { kF32, kBF16, kF16 };
 std::optional<FloatFormat> FloatFormatOf(const std::string& dtype);
 constexpr int64_t SizeOf(FloatFormat format) { return format == FloatFormat::kF32 ? 4 : 2; }
 
-inline float FromBF16(uint16_t bits) {
-  return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
-}
 float FromF16(uint16_t bits);  // exact
-// To the nearest, ties to even; beyond the largest it is infinity. NaN stays NaN.
-uint16_t ToBF16(float value);
 
 // Converts all of `from`, which need not be aligned, to `to` (kF32 or kBF16). False if one of the
 // numbers is NaN or infinite, or becomes so; then `to` holds nothing of use.
