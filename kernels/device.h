@@ -106,8 +106,9 @@ class Device {
 struct DeviceOptions {
   int ordinal = 0;
   int threads = 0;                // CPU; 0: as many as the machine has
-  int pending_updates = 16;       // CUDA; see DeviceTraits
-  DType matrices = DType::kBF16;  // CUDA; see DeviceTraits. The CPU has all in float
+  int pending_updates = 16;       // see DeviceTraits; the CPU has them for bfloat16 states alone
+  DType matrices = DType::kBF16;  // CUDA; see DeviceTraits. The CPU has all weights in float
+  DType states = DType::kF32;     // see DeviceTraits
 };
 
 // The back end that is always there.

@@ -98,6 +98,7 @@ struct LayerNeeds {
 struct DeviceTraits {
   int pending_updates = 0;       // length of the write-back ring; 0: states are written in place
   DType matrices = DType::kF32;  // type in which weights of two dimensions and more are given
+  DType states = DType::kF32;    // type of the states of delta rules
   DType kv = DType::kF32;        // type of keys and values in pages
   int logit_rows = 64;           // rows of logits that exist at once: what Ends runs over in one go
   bool records_steps = false;    // Device::Record makes a step cheaper to enqueue

@@ -29,7 +29,9 @@ class CpuDevice : public Device {
  public:
   explicit CpuDevice(const DeviceOptions& options)
       : threads_(options.threads > 0 ? options.threads
-                                     : static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN))) {
+                                     : static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN))),
+        states_(options.states),
+        pending_updates_(options.pending_updates) {
     SetGemmThreads(threads_);
   }
 
@@ -38,8 +40,10 @@ class CpuDevice : public Device {
     return ProcessorName() + ", " + simd::Target() + ", " + std::to_string(threads_) +
            (threads_ == 1 ? " thread" : " threads");
   }
-  // In place, and all in float.
-  DeviceTraits traits() const override { return {}; }
+  // States are written in place, but for those that this would round at every token.
+  DeviceTraits traits() const override {
+    return {.pending_updates = states_ == DType::kBF16 ? pending_updates_ : 0, .states = states_};
+  }
   int64_t free_bytes() const override { return AvailableMemory(); }
 
   Buffer Allocate(int64_t bytes) override {
@@ -74,6 +78,8 @@ class CpuDevice : public Device {
 
  private:
   const int threads_;
+  const DType states_;
+  const int pending_updates_;
 };
 
 }  // namespace

@@ -113,6 +113,7 @@ class CudaDevice : public Device {
   DeviceTraits traits() const override {
     return {.pending_updates = options_.pending_updates,
             .matrices = options_.matrices,
+            .states = options_.states,
             .kv = options_.matrices,
             .logit_rows = kLogitRows,
             .records_steps = true};

@@ -68,8 +68,6 @@ class Laws {
   };
   Ran RunIn(LayerRig& rig, int32_t slot, const std::vector<int>& parts);
   std::vector<float> Other(uint32_t which) { return RandomRows(5, d_model_, seed_ + which); }
-  void ExpectSameFloats(const std::vector<std::byte>& a, const std::vector<std::byte>& b,
-                        double tolerance, const std::string& what);
 
   Device& device_;
   const LayerCase& test_;
@@ -93,16 +91,6 @@ Laws::Ran Laws::RunIn(LayerRig& rig, int32_t slot, const std::vector<int>& parts
   return ran;
 }
 
-// Records of float fields, compared number by number.
-void Laws::ExpectSameFloats(const std::vector<std::byte>& a, const std::vector<std::byte>& b,
-                            double tolerance, const std::string& what) {
-  ASSERT_EQ(a.size(), b.size());
-  const std::span floats_a(reinterpret_cast<const float*>(a.data()), a.size() / 4);
-  const std::span floats_b(reinterpret_cast<const float*>(b.data()), b.size() / 4);
-  // Padding between fields is canaries or zeros in both.
-  ExpectClose(floats_a, ToDouble(floats_b), tolerance, what);
-}
-
 void Laws::Golden() {
   LayerRig rig = MakeRig(1);
   const Ran ran = RunIn(rig, 1, {test_.rows});
@@ -116,7 +104,7 @@ void Laws::Golden() {
   for (size_t i = 0; i < x_.size(); ++i) {
     contribution = std::max(contribution, std::abs(trace.out[i] - static_cast<double>(x_[i])));
   }
-  EXPECT_GT(contribution, 100 * test_.tolerance) << "golden: the case tests nothing";
+  EXPECT_GT(contribution, std::min(100 * test_.tolerance, 0.1)) << "golden: the case tests nothing";
 }
 
 void Laws::Chunking() {
@@ -137,7 +125,8 @@ void Laws::Chunking() {
     const Ran ran = RunIn(rig, 1, split);
     const std::string what = "chunking: first part " + std::to_string(split.front());
     ExpectClose(ran.out, ToDouble(whole.out), test_.tolerance, what);
-    ExpectSameFloats(ran.record, whole.record, test_.tolerance, what + ", record");
+    ExpectClose(rig.Numbers(ran.record), ToDouble(rig.Numbers(whole.record)), test_.tolerance,
+                what + ", record");
   }
 }
 

@@ -81,6 +81,8 @@ class LayerRig {
   // Flushes the slot, then its persistent bytes, and behind them its keys and values.
   std::vector<std::byte> Record(int32_t slot);
   void SetRecord(int32_t slot, const std::vector<std::byte>& record);
+  // What stands in a record: its fields, then keys and values.
+  std::vector<float> Numbers(const std::vector<std::byte>& record) const;
   // The bytes between two slots' records, and those of the null slot; likewise of the pages.
   std::vector<std::byte> Record0AndGaps(int32_t slots);
   // From now on steps ask for read-outs; readouts() are those of the last Run, each [rows].

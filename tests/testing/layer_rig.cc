@@ -5,6 +5,7 @@
 #include <random>
 
 #include "base/check.h"
+#include "kernels/bf16.h"
 #include "kernels/layer_types.h"
 #include "tests/testing/allocation_count.h"
 #include "tests/testing/layer_conformance.h"
@@ -42,27 +43,30 @@ bool EndsWith(const std::string& name, const std::string& end) {
   return name.size() >= end.size() && name.compare(name.size() - end.size(), end.size(), end) == 0;
 }
 
-uint16_t BF16Bits(float value) {
-  uint32_t bits = 0;
-  std::memcpy(&bits, &value, sizeof(bits));
-  return static_cast<uint16_t>((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
+// The numbers of a field, as its type holds them; whole numbers must be zero.
+std::vector<std::byte> BytesOf(const std::vector<float>& values, DType dtype) {
+  std::vector<std::byte> bytes(values.size() * static_cast<size_t>(SizeOf(dtype)));
+  if (dtype == DType::kBF16) {
+    ToBF16(values.data(), std::ssize(values), reinterpret_cast<uint16_t*>(bytes.data()));
+  } else if (!values.empty()) {
+    std::memcpy(bytes.data(), values.data(), bytes.size());
+  }
+  return bytes;
 }
 
-void UploadWeight(Device& device, void* to, DType dtype, const std::vector<float>& values) {
-  if (dtype == DType::kF32) return device.Upload(to, std::as_bytes(std::span(values)));
-  EDDY_CHECK(dtype == DType::kBF16);
-  std::vector<uint16_t> rounded;
-  for (float value : values) rounded.push_back(BF16Bits(value));
-  device.Upload(to, std::as_bytes(std::span(rounded)));
+std::vector<float> NumbersOf(const Field& field, const std::byte* bytes) {
+  std::vector<float> values(static_cast<size_t>(Elements(field)));
+  if (field.dtype == DType::kBF16) {
+    FromBF16(reinterpret_cast<const uint16_t*>(bytes), std::ssize(values), values.data());
+  } else {
+    std::memcpy(values.data(), bytes, values.size() * sizeof(float));
+  }
+  return values;
 }
 
 }  // namespace
 
-float RoundToBF16(float value) {
-  const uint32_t bits = uint32_t{BF16Bits(value)} << 16;
-  std::memcpy(&value, &bits, sizeof(value));
-  return value;
-}
+float RoundToBF16(float value) { return FromBF16(ToBF16(value)); }
 
 Weights RandomWeights(const LayerSpec& spec, uint32_t seed, const LayerType* type) {
   std::mt19937 random(seed);
@@ -109,7 +113,7 @@ LayerRig::LayerRig(Device& device, const LayerSpec& spec, const Weights& weights
   for (const Field& field : needs_.weights) {
     const std::vector<float>& values = weights.at(field.name);
     EDDY_CHECK(static_cast<int64_t>(values.size()) == Elements(field));
-    UploadWeight(device, at, field.dtype, values);
+    device.Upload(at, BytesOf(values, field.dtype));
     weights_.push_back({.data = at, .dtype = field.dtype, .shape = field.shape});
     at += Aligned(FieldBytes(field));
   }
@@ -120,7 +124,8 @@ LayerRig::LayerRig(Device& device, const LayerSpec& spec, const Weights& weights
     std::vector<float> values(static_cast<size_t>(Elements(field)), field.initial);
     if (!field.initial_weight.empty()) values = weights.at(field.initial_weight);
     for (float& value : values) value = field.initial_is_log ? std::exp(value) : value;
-    std::memcpy(fresh_.data() + layout_.offset(0, f), values.data(), values.size() * 4);
+    const std::vector<std::byte> initial = BytesOf(values, field.dtype);
+    std::memcpy(fresh_.data() + layout_.offset(0, f), initial.data(), initial.size());
   }
   // Canaries where a small test looks for them; a pool of gigabytes stays untouched.
   if (stride_ * (slots + 1) < (64 << 20)) {
@@ -313,6 +318,21 @@ void LayerRig::SetRecord(int32_t slot, const std::vector<std::byte>& record) {
   });
 }
 
+std::vector<float> LayerRig::Numbers(const std::vector<std::byte>& record) const {
+  std::vector<float> all;
+  for (size_t f = 0; f < needs_.state.size(); ++f) {
+    if (needs_.state[f].transient) continue;
+    const auto values = NumbersOf(needs_.state[f], record.data() + layout_.offset(0, f));
+    all.insert(all.end(), values.begin(), values.end());
+  }
+  // Keys and values, of which the laws compare only float ones as numbers.
+  const auto at = static_cast<size_t>(layout_.persistent_bytes());
+  const size_t count = (record.size() - at) / sizeof(float);
+  all.resize(all.size() + count);
+  if (count > 0) std::memcpy(&all[all.size() - count], &record[at], count * sizeof(float));
+  return all;
+}
+
 std::vector<std::byte> LayerRig::Record0AndGaps(int32_t slots) {
   std::vector<std::byte> bytes(fresh_.size());
   device_.Download(bytes, At(0));
@@ -336,10 +356,7 @@ std::vector<std::byte> LayerRig::Record0AndGaps(int32_t slots) {
 std::vector<float> LayerRig::StateField(int32_t slot, const std::string& name) {
   for (size_t f = 0; f < needs_.state.size(); ++f) {
     if (needs_.state[f].name != name) continue;
-    const std::vector<std::byte> record = Record(slot);
-    std::vector<float> values(static_cast<size_t>(Elements(needs_.state[f])));
-    std::memcpy(values.data(), record.data() + layout_.offset(0, f), values.size() * 4);
-    return values;
+    return NumbersOf(needs_.state[f], Record(slot).data() + layout_.offset(0, f));
   }
   EDDY_CHECK(false && "no such field");
   return {};

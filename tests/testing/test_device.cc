@@ -33,8 +33,9 @@ class NeedsDevice : public ::testing::Environment {
 
 }  // namespace
 
-std::unique_ptr<Device> OpenTestDevice(DType matrices) {
-  absl::StatusOr<OpenedDevice> opened = OpenDevice(Kind(), {.threads = 1, .matrices = matrices});
+std::unique_ptr<Device> OpenTestDevice(DType matrices, DType states) {
+  absl::StatusOr<OpenedDevice> opened =
+      OpenDevice(Kind(), {.threads = 1, .matrices = matrices, .states = states});
   EDDY_CHECK(opened.ok());
   return std::move(opened->device);
 }

@@ -206,7 +206,7 @@ DeltaOptions::Scale ReadScale(const LayerSpec& spec) {
   return scale;
 }
 
-std::vector<Field> Weights(const DeltaOptions& o, DType matrix) {
+std::vector<Field> Weights(const DeltaOptions& o, DType matrix, DType states) {
   const int64_t d_model = o.d_model, q = o.q_width(), v = o.v_width(), width = o.conv_width;
   const int64_t value_heads = o.shape.value_heads;
   std::vector<Field> weights = {{.name = "norm.weight", .shape = {d_model, 1, 1, 1}}};
@@ -234,9 +234,10 @@ std::vector<Field> Weights(const DeltaOptions& o, DType matrix) {
   weights.push_back({.name = "out_norm.weight", .shape = {o.shape.value_dim, 1, 1, 1}});
   add_matrix("out.weight", d_model, v);
   if (o.learned_state) {
-    // Always float: it becomes a part of the state.
-    weights.push_back(
-        {.name = "state_init", .shape = {value_heads, o.shape.key_dim, o.shape.value_dim, 1}});
+    // Of the type of the state, whose part it becomes.
+    weights.push_back({.name = "state_init",
+                       .dtype = states,
+                       .shape = {value_heads, o.shape.key_dim, o.shape.value_dim, 1}});
   }
   if (o.scale) AddScaleVectors(o, weights);
   return weights;
@@ -272,8 +273,9 @@ LayerNeeds DeltaNeeds(const LayerSpec& spec, const DeviceTraits& traits) {
   const DeltaOptions o(spec);
   const auto& [heads, value_heads, key_dim, value_dim] = o.shape;
   LayerNeeds needs;
-  needs.weights = Weights(o, traits.matrices);
+  needs.weights = Weights(o, traits.matrices, traits.states);
   needs.state.push_back({.name = "state",
+                         .dtype = traits.states,
                          .shape = {value_heads, key_dim, value_dim, 1},
                          .initial_weight = o.learned_state ? "state_init" : ""});
   if (o.conv_width > 0) {
@@ -291,9 +293,27 @@ LayerNeeds DeltaNeeds(const LayerSpec& spec, const DeviceTraits& traits) {
   }
   needs.readouts = {Readout::kResidual, Readout::kContraction, Readout::kDecay};
   const auto float_bytes = static_cast<int64_t>(sizeof(float));
-  needs.scratch_bytes = DeltaRuleScratchFloats(o.shape) * float_bytes;
+  needs.scratch_bytes = DeltaRuleScratchFloats(o.shape, traits.states) * float_bytes;
   needs.scratch_bytes_per_row = DeltaCpuFloatsPerRow(o) * float_bytes;
   return needs;
+}
+
+LayerNeeds DeltaNeedsNamed(const LayerSpec& spec, const LayerParts& parts) {
+  LayerNeeds needs = DeltaNeeds(spec, DeviceTraits{});
+  // Any number above 1 gives the names; how many there are stands in the shape.
+  if (parts.state.size() > needs.state.size()) needs = DeltaNeeds(spec, {.pending_updates = 2});
+  return needs;
+}
+
+DeltaRing DeltaRingOf(const LayerNeeds& needs, const LayerParts& parts) {
+  const auto field = [&](const char* name) {
+    const FieldView* view = FindState(needs, parts, name);
+    return view == nullptr ? FieldView{} : *view;
+  };
+  return {.w = field("ring_w"),
+          .n = field("ring_n"),
+          .a = field("ring_a"),
+          .count = field("ring_count")};
 }
 
 const LayerType& DeltaType() {

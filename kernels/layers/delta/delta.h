@@ -82,7 +82,7 @@
 // retention.bias            [HV]               likewise
 //
 // state field               shape              meaning
-// state                     [HV, K, V]         S
+// state                     [HV, K, V]         S, of the type DeviceTraits::states
 // conv_q, conv_k            [W - 1, H K]       last inputs of the convolutions, oldest first
 // conv_v                    [W - 1, HV V]
 // scale                     [HV, K]            d, with a scale
@@ -155,6 +155,9 @@ struct DeltaOptions {
 
 const LayerType& DeltaType();
 LayerNeeds DeltaNeeds(const LayerSpec& spec, const DeviceTraits& traits);
+// The names of what `parts` answer, whatever device has given them; types and shapes stand there.
+LayerNeeds DeltaNeedsNamed(const LayerSpec& spec, const LayerParts& parts);
+DeltaRing DeltaRingOf(const LayerNeeds& needs, const LayerParts& parts);
 std::unique_ptr<Layer> MakeDeltaCpu(const LayerSpec& spec, const LayerParts& parts);
 // Floats of scratch that the CPU layer takes for each row.
 int64_t DeltaCpuFloatsPerRow(const DeltaOptions& options);

@@ -6,6 +6,7 @@
 #include "kernels/cpu/simd.h"
 #include "kernels/layers/delta/delta.h"
 #include "kernels/layers/delta/delta_cpu_rows.h"
+#include "kernels/rules/delta_rule/delta_rule_half.h"
 #include "kernels/rules/osdn_scale/osdn_scale.h"
 #include "kernels/rules/short_conv/short_conv.h"
 
@@ -74,6 +75,7 @@ class DeltaCpu : public Layer {
  public:
   DeltaCpu(const LayerSpec& spec, const LayerParts& parts);
   void Forward(const Step& step, TensorView x) override;
+  void Flush(const Step& step) override;
 
  private:
   using Rows = DeltaCpuRows;
@@ -91,10 +93,12 @@ class DeltaCpu : public Layer {
   void ChannelDecay(const Rows& rows) const;
   void ScaleKeys(const Step& step, const Rows& rows) const;
   void Output(const Rows& rows, float* x) const;
+  DeltaRuleArgs StateArgs() const;
 
   const DeltaOptions options_;
   float* const scratch_;
   FieldView state_, scale_;
+  DeltaRing ring_;
   Stream q_, k_, v_;
   std::vector<float> fixed_retention_;  // [HV], if the same for all tokens and not 1
   const float *norm_, *step_, *step_bias_, *step_scale_, *decay_, *decay_down_, *decay_up_;
@@ -104,7 +108,7 @@ class DeltaCpu : public Layer {
 
 DeltaCpu::DeltaCpu(const LayerSpec& spec, const LayerParts& parts)
     : options_(spec), scratch_(static_cast<float*>(parts.scratch)) {
-  const LayerNeeds needs = DeltaNeeds(spec, DeviceTraits{});
+  const LayerNeeds needs = DeltaNeedsNamed(spec, parts);
   const auto weight = [&](const char* name) -> const float* {
     const TensorView* view = FindWeight(needs, parts, name);
     return view == nullptr ? nullptr : view->as<float>();
@@ -122,6 +126,7 @@ DeltaCpu::DeltaCpu(const LayerSpec& spec, const LayerParts& parts)
   v_ = stream("v", options_.v_width());
   q_.activation = k_.activation = options_.qk_activation;
   state_ = *FindState(needs, parts, "state");
+  ring_ = DeltaRingOf(needs, parts);
   norm_ = weight("norm.weight");
   step_ = weight("step.weight");
   step_bias_ = weight("step.bias");
@@ -315,10 +320,23 @@ void DeltaCpu::Output(const Rows& rows, float* x) const {
           .accumulate = true});
 }
 
+// All but what a step brings.
+DeltaRuleArgs DeltaCpu::StateArgs() const {
+  return {.shape = options_.shape,
+          .channel_decay = options_.decay == DeltaOptions::Decay::kChannel,
+          .state = state_,
+          .ring = ring_,
+          .scratch = scratch_};
+}
+
+void DeltaCpu::Flush(const Step& step) {
+  if (state_.dtype == DType::kBF16) DeltaRuleFlushHalf(step, StateArgs());
+}
+
 void DeltaCpu::Forward(const Step& step, TensorView x_view) {
   const DeltaRuleShape& shape = options_.shape;
   float* x = x_view.as<float>();
-  const Rows rows(options_, step.rows, scratch_);
+  const Rows rows(options_, state_.dtype, step.rows, scratch_);
   for (int64_t r = 0; r < rows.count; ++r) {
     const int64_t at = r * options_.d_model;
     simd::RmsNorm(x + at, norm_, options_.norm_eps, rows.normed + at, options_.d_model);
@@ -342,20 +360,17 @@ void DeltaCpu::Forward(const Step& step, TensorView x_view) {
               .decay = step.readouts + 2 * rows.count};
   }
   const bool decays = options_.decay != DeltaOptions::Decay::kNone;
-  const bool channel = options_.decay == DeltaOptions::Decay::kChannel;
-  DeltaRuleCpu(step, {.shape = shape,
-                      .q = rows.q,
-                      .k = rows.k,
-                      .w = rows.w,
-                      .v = rows.v,
-                      .beta = rows.beta,
-                      .decay = decays ? rows.decay : nullptr,
-                      .log_decay = decays && !channel ? rows.log_decay : nullptr,
-                      .channel_decay = channel,
-                      .state = state_,
-                      .out = rows.out,
-                      .scratch = rows.rule,
-                      .readouts = wanted});
+  DeltaRuleArgs rule = StateArgs();
+  rule.q = rows.q;
+  rule.k = rows.k;
+  rule.w = rows.w;
+  rule.v = rows.v;
+  rule.beta = rows.beta;
+  if (decays) rule.decay = rows.decay;
+  if (decays && !rule.channel_decay) rule.log_decay = rows.log_decay;
+  rule.out = rows.out;
+  rule.readouts = wanted;
+  DeltaRuleCpu(step, rule);
   Output(rows, x);
 }
 

@@ -10,8 +10,10 @@
 namespace eddy {
 
 struct DeltaCpuRows {
-  DeltaCpuRows(const DeltaOptions& o, int64_t rows, float* scratch) : count(rows), rule(scratch) {
-    float* at = scratch + DeltaRuleScratchFloats(o.shape);
+  // `states`: the type of S.
+  DeltaCpuRows(const DeltaOptions& o, DType states, int64_t rows, float* scratch) : count(rows) {
+    float* const begin = scratch + DeltaRuleScratchFloats(o.shape, states);
+    float* at = begin;
     const auto take = [&](int64_t width) {
       float* const taken = at;
       at += rows * width;
@@ -35,11 +37,10 @@ struct DeltaCpuRows {
       w = take(o.shape.value_heads * o.shape.key_dim);
       retention = take(o.shape.value_heads);
     }
-    EDDY_DCHECK(at == scratch + DeltaRuleScratchFloats(o.shape) + rows * DeltaCpuFloatsPerRow(o));
+    EDDY_DCHECK(at == begin + rows * DeltaCpuFloatsPerRow(o));
   }
 
   int64_t count;
-  float* rule;
   float* normed;               // [rows, D]
   float* before;               // [rows, max(H K, HV V)]: inputs of one convolution
   float* q;                    // [rows, H, K]

@@ -83,7 +83,6 @@ class DeltaCuda : public Layer {
   const bool takes_chunks_;
   CudaGemm* const gemm_;
   void* const scratch_;
-  int pending_updates_ = 1;
   FieldView state_, scale_, conv_q_, conv_k_, conv_v_;
   DeltaRing ring_;
   std::optional<DeltaProjection> projection_;
@@ -99,11 +98,7 @@ DeltaCuda::DeltaCuda(const LayerSpec& spec, const LayerParts& parts, const CudaC
       takes_chunks_(TakesChunks(options_, matrices_)),
       gemm_(context.gemm),
       scratch_(parts.scratch) {
-  LayerNeeds needs = DeltaNeeds(spec, {.matrices = matrices_});
-  if (parts.state.size() > needs.state.size()) {
-    // Any number above 1 gives the names; how many there are stands in the shape.
-    needs = DeltaNeeds(spec, {.pending_updates = 2, .matrices = matrices_});
-  }
+  const LayerNeeds needs = DeltaNeedsNamed(spec, parts);
   const auto field = [&](const char* name) {
     const FieldView* view = FindState(needs, parts, name);
     return view == nullptr ? FieldView{} : *view;
@@ -113,11 +108,7 @@ DeltaCuda::DeltaCuda(const LayerSpec& spec, const LayerParts& parts, const CudaC
   conv_q_ = field("conv_q");
   conv_k_ = field("conv_k");
   conv_v_ = field("conv_v");
-  ring_ = {.w = field("ring_w"),
-           .n = field("ring_n"),
-           .a = field("ring_a"),
-           .count = field("ring_count")};
-  if (ring_.w.base != nullptr) pending_updates_ = static_cast<int>(ring_.w.shape[1]) + 1;
+  ring_ = DeltaRingOf(needs, parts);
   projection_.emplace(options_, needs, parts, context);
   vectors_ = MakeDeltaVectors(options_, needs, parts, context);
   out_ = FindWeight(needs, parts, "out.weight")->data;
@@ -166,7 +157,7 @@ DeltaRuleCudaArgs DeltaCuda::RuleArgs() const {
           .channel_decay = options_.decay == DeltaOptions::Decay::kChannel,
           .state = state_,
           .ring = ring_,
-          .pending_updates = pending_updates_};
+          .pending_updates = ring_.pending_updates()};
 }
 
 // In the order of DeltaNeeds.
@@ -217,7 +208,7 @@ DeltaForm DeltaCuda::FormOfMany(const Step& step) const {
 // The chunk form, in bfloat16.
 void DeltaCuda::Chunks(const Step& step, const DeltaPart& part, const DeltaCudaRows& rows,
                        const SharedRows& shared) const {
-  if (pending_updates_ > 1) {
+  if (ring_.pending_updates() > 1) {
     Step readers = step;
     readers.sequences = part.sequences;
     readers.single_row_sequences = 0;

@@ -1,6 +1,6 @@
 // The ring of pending writes of a delta rule's state: what a record holds beside S so that S is
 // written only at every C-th step. Derivation and rounding: kernels/rules/delta_rule/
-// delta_rule_cuda.h. The CPU writes in place and has no ring.
+// delta_rule_cuda.h. The CPU writes an S of float in place, without a ring.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +12,8 @@
 namespace eddy {
 
 enum class DeltaDecay { kNone, kHead, kChannel };
+
+inline constexpr int kMostPendingUpdates = 16;
 
 // Columns of S that share a count of pending writes; blocks own whole groups.
 inline constexpr int64_t kDeltaCountColumns = 32;

@@ -46,6 +46,14 @@ struct DeltaReadouts {
   bool wanted() const { return residual != nullptr || contraction != nullptr || decay != nullptr; }
 };
 
+// What a record holds beside S where writes are put off: fields as DeltaRingFields (delta_ring.h)
+// declares them; all empty if there is no ring.
+struct DeltaRing {
+  FieldView w = {}, n = {}, a = {}, count = {};
+  // C; 1: every step writes S.
+  int pending_updates() const { return w.base == nullptr ? 1 : static_cast<int>(w.shape[1]) + 1; }
+};
+
 struct DeltaRuleArgs {
   DeltaRuleShape shape = {};
   const float* q = nullptr;      // [rows, H, K], scaled by K^-1/2
@@ -57,15 +65,19 @@ struct DeltaRuleArgs {
                                  // null: no decay
   const float* log_decay = nullptr;  // g [rows, HV]; given with scalar decay, for the chunk form
   bool channel_decay = false;
-  FieldView state = {};      // [HV, K, V] fp32
+  FieldView state = {};      // [HV, K, V] fp32 or bf16
+  DeltaRing ring = {};       // bf16 only
   float* out = nullptr;      // [rows, HV, V]
   float* scratch = nullptr;  // DeltaRuleScratchFloats
   DeltaReadouts readouts = {};
 };
 
-int64_t DeltaRuleScratchFloats(const DeltaRuleShape& shape);
+// Of DeltaRuleArgs::scratch, of which the chunk form takes the front. `states`: the type of S.
+int64_t DeltaChunkFloats(const DeltaRuleShape& shape);
+int64_t DeltaRuleScratchFloats(const DeltaRuleShape& shape, DType states = DType::kF32);
 
-// Rows of kNoSlot become zeros. Picks the form per sequence, by its number of rows alone.
+// Rows of kNoSlot become zeros. Picks the form per sequence, by its number of rows alone; of an S
+// of bfloat16 delta_rule_half.h tells more.
 void DeltaRuleCpu(const Step& step, const DeltaRuleArgs& args);
 
 // The two forms, without read-outs but that the chunk form adds to readouts.residual if it is
@@ -73,5 +85,9 @@ void DeltaRuleCpu(const Step& step, const DeltaRuleArgs& args);
 // chunk form is for scalar decay or none.
 void DeltaRuleSteps(const DeltaRuleArgs& args, int64_t first, int64_t rows, float* state);
 void DeltaRuleChunks(const DeltaRuleArgs& args, int64_t first, int64_t rows, float* state);
+
+// What DeltaRuleCpu does with rows [first, first + rows) of a sequence whose S is `state`, in
+// float.
+void DeltaRuleAdvance(const DeltaRuleArgs& args, int64_t first, int64_t rows, float* state);
 
 }  // namespace eddy

@@ -161,7 +161,7 @@ void Chunk(const Head& h, const DeltaRuleShape& shape, int64_t c, const Scratch&
 
 }  // namespace
 
-int64_t DeltaRuleScratchFloats(const DeltaRuleShape& shape) {
+int64_t DeltaChunkFloats(const DeltaRuleShape& shape) {
   return kChunk * (3 * shape.key_dim + 2 * kChunk + 2 * shape.value_dim + 1);
 }
 

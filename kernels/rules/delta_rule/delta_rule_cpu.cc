@@ -3,6 +3,7 @@
 
 #include "kernels/cpu/simd.h"
 #include "kernels/rules/delta_rule/delta_rule.h"
+#include "kernels/rules/delta_rule/delta_rule_half.h"
 
 namespace eddy {
 namespace {
@@ -111,8 +112,18 @@ void DeltaRuleSteps(const DeltaRuleArgs& p, int64_t first, int64_t rows, float* 
   }
 }
 
+void DeltaRuleAdvance(const DeltaRuleArgs& p, int64_t first, int64_t rows, float* state) {
+  if (ChunksPay(p, rows)) {
+    if (p.readouts.residual != nullptr) std::fill_n(p.readouts.residual + first, rows, 0.0f);
+    DeltaRuleChunks(p, first, rows, state);
+  } else if (p.readouts.residual != nullptr) {
+    StepsWithResiduals(p, first, rows, state);
+  } else {
+    DeltaRuleSteps(p, first, rows, state);
+  }
+}
+
 void DeltaRuleCpu(const Step& step, const DeltaRuleArgs& p) {
-  const DeltaReadouts& readouts = p.readouts;
   for (int i = 0; i < step.sequences; ++i) {
     const int64_t first = step.row_start[i], rows = step.row_start[i + 1] - first;
     if (rows == 0) continue;
@@ -120,15 +131,11 @@ void DeltaRuleCpu(const Step& step, const DeltaRuleArgs& p) {
       ZeroRows(p, first, rows);
       continue;
     }
-    for (int64_t row = first; row < first + rows && readouts.wanted(); ++row) ReadInputs(p, row);
-    float* state = p.state.at<float>(step.slots[i]);
-    if (ChunksPay(p, rows)) {
-      if (readouts.residual != nullptr) std::fill_n(readouts.residual + first, rows, 0.0f);
-      DeltaRuleChunks(p, first, rows, state);
-    } else if (readouts.residual != nullptr) {
-      StepsWithResiduals(p, first, rows, state);
+    for (int64_t row = first; row < first + rows && p.readouts.wanted(); ++row) ReadInputs(p, row);
+    if (p.state.dtype == DType::kBF16) {
+      DeltaRuleAdvanceHalf(step, p, i);
     } else {
-      DeltaRuleSteps(p, first, rows, state);
+      DeltaRuleAdvance(p, first, rows, p.state.at<float>(step.slots[i]));
     }
   }
 }

@@ -1,7 +1,7 @@
-// The delta rule (delta_rule.h) on the GPU, in float32, with deferred write-back. The update of a
-// token has rank 1, so its write can wait: a record keeps S as of the last flush and a ring
-// (delta_ring.h) of the pairs since. With n_i = beta_i e_i, a_i = e^{g_i} and c pairs pending,
-// unrolling the rule gives
+// The delta rule (delta_rule.h) on the GPU, in float32 arithmetic whatever the type of S, with
+// deferred write-back. The update of a token has rank 1, so its write can wait: a record keeps S as
+// of the last flush and a ring (delta_ring.h) of the pairs since. With n_i = beta_i e_i,
+// a_i = e^{g_i} and c pairs pending, unrolling the rule gives
 //   S_c = F_c S + sum_i (f_i w_i) n_i'      F_c = prod_{m <= c} a_m,  f_i = prod_{i < m <= c} a_m
 // (factors scale the rows of S). The token that comes next has decay a, so with F = a F_c and
 // z_i = a f_i w_i
@@ -10,10 +10,12 @@
 // A step therefore reads S once and writes one pair; the C-th pair goes straight into S with the
 // others, S <- F S + sum_i z_i n_i' + w n'. All factors are products of decays, at most 1, walked
 // from the newest pair to the oldest: nothing is divided and there are no logarithms, so a decay of
-// 0 is exact. A flush is a rounding point, and when it happens depends on the sequence alone.
+// 0 is exact. A flush is a rounding point, and when it happens depends on the sequence alone. An S
+// of bfloat16 is rounded to it there and nowhere else: once in C steps.
 //
-// Bytes of a step per value head, on average over the ring: 4 K V (1 + 1/C) + (C^2 + C - 2) r / 2C
-// with r = 4 (K + V + decays) the bytes of a pair; in place it is 8 K V.
+// Bytes of a step per value head, on average over the ring: s K V (1 + 1/C) + (C^2 + C - 2) r / 2C
+// with s = 4 (float32) or 2 (bfloat16) and r = 4 (K + V + decays) the bytes of a pair; in place it
+// is 2 s K V.
 //
 // All calls enqueue on step.stream, allocate nothing, wait for nothing. What a sequence with one
 // row gets from DeltaRuleStepCuda depends on that sequence alone, to the bit.
@@ -28,6 +30,7 @@
 
 #include <cstdint>
 
+#include "kernels/rules/delta_rule/delta_ring.h"
 #include "kernels/rules/delta_rule/delta_rule.h"
 #include "kernels/step.h"
 #include "kernels/tensor.h"
@@ -40,11 +43,6 @@ struct DeltaRows {
   int64_t stride = 0;
 };
 
-// Fields as DeltaRingFields declares them; all empty if there is no ring.
-struct DeltaRing {
-  FieldView w = {}, n = {}, a = {}, count = {};
-};
-
 struct DeltaRuleCudaArgs {
   DeltaRuleShape shape = {};
   DeltaRows q = {};      // [rows, H, K], scaled by K^-1/2
@@ -54,7 +52,7 @@ struct DeltaRuleCudaArgs {
   DeltaRows beta = {};   // [rows, HV]
   DeltaRows decay = {};  // factors e^g: [rows, HV], or [rows, HV, K] if `channel_decay`; null: none
   bool channel_decay = false;
-  FieldView state = {};     // [HV, K, V] fp32
+  FieldView state = {};     // [HV, K, V] fp32 or bf16
   DeltaRing ring = {};      // of pending_updates - 1 pairs
   int pending_updates = 1;  // C, 1 .. kMostPendingUpdates; 1: every step writes S, and no ring
   float* out = nullptr;     // [rows, HV, V]
@@ -62,8 +60,6 @@ struct DeltaRuleCudaArgs {
   DeltaReadouts readouts = {};
   float* readout_scratch = nullptr;  // given if readouts.wanted(): DeltaReadoutFloats() * rows
 };
-
-inline constexpr int kMostPendingUpdates = 16;
 
 // Floats of args.readout_scratch for each row of a step.
 int64_t DeltaReadoutFloats(const DeltaRuleShape& shape);
