@@ -70,7 +70,7 @@ run_tests() {
     EDDY_TEST_SERVER_BINARY="$PWD/bin/eddy-server" EDDY_TEST_REAL_PLUGIN="$PWD/bin/libeddy_cuda.so" \
     bin/binary_test --gtest_filter='*DeviceBreaks'
 }
-engine_tests='*Golden*:*Hybrid*:*Mixed*:*KalmanModel*:*Recorded*:*Readouts*:OpenDevice*:CheckedDevice*'
+engine_tests='*Golden*:*HalfStates*:*Hybrid*:*Mixed*:*KalmanModel*:*Recorded*:*Readouts*:OpenDevice*:CheckedDevice*'
 
 # What gives the same bits in other company, or keeps lost numbers apart, is done by the same kernels,
 # and slots of gigabytes are no business of theirs. racecheck does not see that a barrier which some

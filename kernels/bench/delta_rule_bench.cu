@@ -4,7 +4,7 @@
 // full, as in a server whose sequences came at different times, or are all in phase. The last rows
 // take turns with the layers of a pool of a whole model, which holds layer behind layer or record
 // behind record: whether it matters that the records of a layer are far apart.
-// Usage: delta_rule_bench [C [part of the names of rows]]
+// Usage: delta_rule_bench [C [part of the names of rows [type of states; default: both]]]
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -38,7 +38,7 @@ struct Work {
   DeltaRuleShape shape;
   DeltaDecay decay;
   int batch;
-  double target_ms;  // of C = 16
+  double target_ms;  // of C = 16, float32
   Pool pool = Pool::kOneLayer;
 };
 
@@ -64,12 +64,15 @@ constexpr Work kWorks[] = {
 };
 constexpr int kLayers = 24, kLayerSlots = 1025;
 
-__global__ void Randomise(float* to, int64_t count, float scale, float offset, unsigned seed) {
+// `halves`: both halves of a float are numbers of bfloat16.
+__global__ void Randomise(float* to, int64_t count, float scale, float offset, unsigned seed,
+                          bool halves = false) {
   for (int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; i < count;
        i += int64_t{gridDim.x} * blockDim.x) {
     unsigned x = static_cast<unsigned>(i) * 2654435761u ^ seed;
     x ^= x >> 16, x *= 0x7feb352du, x ^= x >> 15, x *= 0x846ca68bu, x ^= x >> 16;
     to[i] = offset + scale * (static_cast<float>(x) / 4294967296.0f - 0.5f);
+    if (halves) to[i] = __uint_as_float((__float_as_uint(to[i]) >> 16) * 0x10001u);
   }
 }
 
@@ -84,7 +87,7 @@ __global__ void SetCounts(FieldView count, int64_t groups, int64_t value_heads, 
 // All that a work needs on the device.
 class Bench {
  public:
-  Bench(const Work& work, int pending_updates);
+  Bench(const Work& work, int pending_updates, DType states);
   ~Bench() {
     for (void* memory : allocated_) cudaFree(memory);
   }
@@ -108,6 +111,7 @@ class Bench {
 
   const Work work_;
   const int period_;
+  const DType states_;
   std::vector<void*> allocated_;
   std::vector<DeltaRuleCudaArgs> args_;  // of each pool
   std::vector<const int32_t*> slots_;    // of each pool, [batch]
@@ -116,11 +120,12 @@ class Bench {
 };
 
 // A layer as the usual model has it: with the windows of its convolutions.
-LayerNeeds Needs(const Work& work, int period) {
+LayerNeeds Needs(const Work& work, int period, DType states) {
   const DeltaRuleShape& shape = work.shape;
   LayerNeeds needs;
-  needs.state = {
-      {.name = "state", .shape = {shape.value_heads, shape.key_dim, shape.value_dim, 1}}};
+  needs.state = {{.name = "state",
+                  .dtype = states,
+                  .shape = {shape.value_heads, shape.key_dim, shape.value_dim, 1}}};
   if (work.pool != Pool::kOneLayer) {
     needs.state.push_back(
         {.name = "windows", .shape = {9, shape.value_heads * shape.key_dim, 1, 1}});
@@ -129,8 +134,9 @@ LayerNeeds Needs(const Work& work, int period) {
   return needs;
 }
 
-Bench::Bench(const Work& work, int pending_updates) : work_(work), period_(pending_updates) {
-  const LayerNeeds needs = Needs(work, pending_updates);
+Bench::Bench(const Work& work, int pending_updates, DType states)
+    : work_(work), period_(pending_updates), states_(states) {
+  const LayerNeeds needs = Needs(work, pending_updates, states);
   const StateLayout layer({&needs, 1});
   const auto& [heads, value_heads, key_dim, value_dim] = work.shape;
   inputs_ = {.shape = work.shape,
@@ -155,7 +161,8 @@ Bench::Bench(const Work& work, int pending_updates) : work_(work), period_(pendi
   most_slots_ = whole ? kLayerSlots : pools * work.batch + 1;
   const int64_t bytes = layer.record_bytes() * most_slots_ * (whole ? kLayers : 1);
   auto* const memory = Allocate<std::byte>(bytes);
-  Randomise<<<1024, 256>>>(reinterpret_cast<float*>(memory), bytes / 4, 1, 0, 1);
+  Randomise<<<1024, 256>>>(reinterpret_cast<float*>(memory), bytes / 4, 1, 0, 1,
+                           states == DType::kBF16);
   std::vector<int32_t> numbers(static_cast<size_t>(most_slots_ - 1));
   std::iota(numbers.begin(), numbers.end(), 1);
   auto* const slots = Allocate<int32_t>(most_slots_);
@@ -181,12 +188,14 @@ DeltaRows Bench::Inputs(int64_t width, float scale, float offset) {
 }
 
 void Bench::Place(const StateLayout& layout, size_t layer, std::byte* memory, int64_t stride) {
-  const LayerNeeds needs = Needs(work_, period_);
+  const LayerNeeds needs = Needs(work_, period_, states_);
   DeltaRuleCudaArgs args = inputs_;
   for (size_t f = 0; f < needs.state.size(); ++f) {
     const Field& field = needs.state[f];
-    const FieldView view = {
-        .base = memory + layout.offset(layer, f), .stride = stride, .shape = field.shape};
+    const FieldView view = {.base = memory + layout.offset(layer, f),
+                            .stride = stride,
+                            .dtype = field.dtype,
+                            .shape = field.shape};
     if (field.name == "state") args.state = view;
     if (field.name == "ring_w") args.ring.w = view;
     if (field.name == "ring_n") args.ring.n = view;
@@ -198,7 +207,7 @@ void Bench::Place(const StateLayout& layout, size_t layer, std::byte* memory, in
 
 double Bench::Bytes() const {
   const auto& [heads, value_heads, key_dim, value_dim] = work_.shape;
-  const double state = 4.0 * static_cast<double>(key_dim * value_dim), c = period_;
+  const double state = static_cast<double>(SizeOf(states_) * key_dim * value_dim), c = period_;
   double pair = 4.0 * static_cast<double>(key_dim + value_dim);
   if (work_.decay == DeltaDecay::kHead) pair += 4;
   if (work_.decay == DeltaDecay::kChannel) pair += 4.0 * static_cast<double>(key_dim);
@@ -250,29 +259,35 @@ Bench::Times Bench::Time(bool in_phase) {
   return {.median = times[times.size() / 2], .least = times[0]};
 }
 
-int Main(int argc, char** argv) {
-  const int pending_updates = argc > 1 ? std::atoi(argv[1]) : 16;
-  const std::string_view named = argc > 2 ? argv[2] : "";
-  int devices = 0;
-  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
-    std::printf("there is no GPU\n");
-    return 0;
-  }
+void TimeAll(int pending_updates, std::string_view named, DType states) {
   std::printf(
-      "C = %-19d batch     MB | staggered ms (least)  GB/s  of copy | in phase ms (least) | "
+      "C = %-2d %-14s batch     MB | staggered ms (least)  GB/s  of copy | in phase ms (least) | "
       "target\n",
-      pending_updates);
+      pending_updates, states == DType::kBF16 ? "bfloat16" : "float32");
   for (const Work& work : kWorks) {
     if (std::string_view(work.name).find(named) == std::string_view::npos) continue;
-    Bench bench(work, pending_updates);
+    Bench bench(work, pending_updates, states);
     const double bytes = bench.Bytes();
     const Bench::Times staggered = bench.Time(/*in_phase=*/false);
     const Bench::Times in_phase = bench.Time(/*in_phase=*/true);
     const double rate = bytes / staggered.median * 1e3;
     std::printf("%-22s %5d %7.1f | %.4f (%.4f)  %5.0f  %3.0f %% | %.4f (%.4f) | %.4f\n", work.name,
                 work.batch, bytes / 1e6, staggered.median, staggered.least, rate / 1e9,
-                rate / kCopyBytesPerSecond * 100, in_phase.median, in_phase.least, work.target_ms);
+                rate / kCopyBytesPerSecond * 100, in_phase.median, in_phase.least,
+                states == DType::kF32 ? work.target_ms : 0);
   }
+}
+
+int Main(int argc, char** argv) {
+  const int pending_updates = argc > 1 ? std::atoi(argv[1]) : 16;
+  const std::string_view named = argc > 2 ? argv[2] : "", states = argc > 3 ? argv[3] : "";
+  int devices = 0;
+  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
+    std::printf("there is no GPU\n");
+    return 0;
+  }
+  if (states != "bfloat16") TimeAll(pending_updates, named, DType::kF32);
+  if (states != "float32") TimeAll(pending_updates, named, DType::kBF16);
   return 0;
 }
 

@@ -11,8 +11,14 @@ namespace {
 // writes. Grid: sequences, value heads, tiles of kCombined columns; four threads for each of K.
 constexpr int kCombined = 8;
 
+// Number i of a record's S. Apart, since the walk behind it would have to share its registers.
+__device__ __noinline__ float Number(const std::byte* s, bool half, int64_t i) {
+  return half ? ToFloat(reinterpret_cast<const __nv_bfloat16*>(s)[i])
+              : reinterpret_cast<const float*>(s)[i];
+}
+
 template <int K>
-__global__ void __launch_bounds__(4 * K) CombineSegments(const Problem p) {
+__global__ void __launch_bounds__(4 * K, 256 / K) CombineSegments(const Problem p) {
   __shared__ float state[K][kCombined];
   __shared__ float sums[4][kCombined][K];
   const int sequence = p.first_sequence + blockIdx.x;
@@ -30,11 +36,11 @@ __global__ void __launch_bounds__(4 * K) CombineSegments(const Problem p) {
     const int64_t at = FirstSegmentSlot(first - p.first_sequence) + segment;
     return p.segments + (at * p.value_heads + head) * segment_size;
   };
-  const float* record = reinterpret_cast<const float*>(p.state + slot * p.state_stride) +
-                        static_cast<int64_t>(head) * K * p.value_dim + column;
   constexpr int kMine = kCombined / 4;  // columns that a thread sums up
+  const std::byte* const record = p.state + slot * p.state_stride;
   for (int m = quarter * kMine; m < (quarter + 1) * kMine; ++m) {
-    state[i][m] = record[static_cast<int64_t>(i) * p.value_dim + m];
+    const int64_t row = static_cast<int64_t>(head) * K + i;
+    state[i][m] = Number(record, p.half_state, row * p.value_dim + column + m);
     place(segments - 1)[(column + m) * K + i] = state[i][m];
   }
   __syncthreads();

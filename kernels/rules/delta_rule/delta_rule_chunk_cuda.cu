@@ -57,6 +57,7 @@ delta_chunk::Problem Describe(const Step& step, const DeltaChunkArgs& args) {
           .log_decay = args.decay == DeltaDecay::kNone ? nullptr : args.log_decay,
           .state = args.state.base,
           .state_stride = args.state.stride,
+          .half_state = args.state.dtype == DType::kBF16,
           .out = args.out,
           .out_f32 = args.out_type == DType::kF32,
           .squares = args.readouts.wanted() ? args.readout_scratch : nullptr};

@@ -55,6 +55,7 @@ struct Problem {
   const float* log_decay;  // null: no decay
   std::byte* state;
   int64_t state_stride;
+  bool half_state;  // S is bfloat16
   void* out;
   bool out_f32;
   float* squares;  // sums of N^2 over kColumns [rows, HV, V / kColumns]; null: nobody asks
@@ -82,6 +83,18 @@ __host__ __device__ constexpr int FirstChunkSlot(int rows_before, int index) {
 __host__ __device__ constexpr int FirstSegmentSlot(int rows_before) {
   return rows_before / kSegmentUnit;
 }
+
+// S of a value head of a slot from `column` on, in the record. T: float, or __nv_bfloat16 if
+// p.half_state.
+template <typename T>
+__device__ inline T* RecordAt(const Problem& p, int slot, int head, int column) {
+  return reinterpret_cast<T*>(p.state + slot * p.state_stride) +
+         static_cast<int64_t>(head) * p.key_dim * p.value_dim + column;
+}
+__device__ inline float ToFloat(float x) { return x; }
+__device__ inline float ToFloat(__nv_bfloat16 x) { return __bfloat162float(x); }
+__device__ inline void Write(float x, float* to) { *to = x; }
+__device__ inline void Write(float x, __nv_bfloat16* to) { *to = __float2bfloat16_rn(x); }
 
 // Where 16-byte piece `piece` of row `row` of a bf16 matrix [64, width] lies in shared memory: in
 // blocks of 64 columns, and the pieces of a row in a block permuted so that eight rows lie in

@@ -23,7 +23,7 @@ struct DeltaChunkArgs {
   const float* beta = nullptr;  // [rows, HV]
   DeltaDecay decay = DeltaDecay::kNone;
   const float* log_decay = nullptr;  // g <= 0: [rows, HV] if scalar, [rows, HV, K] if vector
-  FieldView state = {};              // [HV, K, V] fp32; nothing pending
+  FieldView state = {};              // [HV, K, V] fp32 or bf16; nothing pending
   void* out = nullptr;               // [rows, HV, V]
   DType out_type = DType::kBF16;     // or kF32
   DeltaReadouts readouts = {};       // of the rows of the sequences that it advances

@@ -178,13 +178,15 @@ __device__ void WalkChunks(const Problem& p, const Walk& walk, int head, int war
                segment_size +
            static_cast<int64_t>(column) * K;
   };
-  float* record = reinterpret_cast<float*>(p.state + walk.slot * p.state_stride) +
-                  static_cast<int64_t>(head) * K * p.value_dim + column;
   if (active) {
     if constexpr (!kOutputs) {
       if (column >= p.value_dim) walker.SetIdentity(column - p.value_dim);
     } else if (walk.segments == 1) {
-      walker.LoadRecord(record, p.value_dim);
+      if (p.half_state) {
+        walker.LoadRecord(RecordAt<const __nv_bfloat16>(p, walk.slot, head, column), p.value_dim);
+      } else {
+        walker.LoadRecord(RecordAt<const float>(p, walk.slot, head, column), p.value_dim);
+      }
     } else {
       // The last segment's place holds the first one's state; see CombineSegments.
       walker.LoadRows(segment_rows(walk.segment == 0 ? walk.segments - 1 : walk.segment - 1));
@@ -221,7 +223,11 @@ __device__ void WalkChunks(const Problem& p, const Walk& walk, int head, int war
   if constexpr (!kOutputs) {
     walker.StoreRows(segment_rows(walk.segment));
   } else if (walk.segment == walk.segments - 1) {
-    walker.StoreRecord(record, p.value_dim);
+    if (p.half_state) {
+      walker.StoreRecord(RecordAt<__nv_bfloat16>(p, walk.slot, head, column), p.value_dim);
+    } else {
+      walker.StoreRecord(RecordAt<float>(p, walk.slot, head, column), p.value_dim);
+    }
   }
 }
 

@@ -170,20 +170,22 @@ struct Walker {
   }
 
   // S' of the record: [K, V], `from` at the warp's first column.
-  __device__ void LoadRecord(const float* from, int value_dim) {
+  template <typename T>
+  __device__ void LoadRecord(const T* from, int value_dim) {
 #pragma unroll
     for (int i = 0; i < K / 4; ++i) {
-      const float* row = from + static_cast<int64_t>(i / 2 * 8 + 2 * t + i % 2) * value_dim + g;
-      state[i / 16][i / 2 % 8][i % 2] = row[0];
-      state[i / 16][i / 2 % 8][i % 2 + 2] = row[8];
+      const T* row = from + static_cast<int64_t>(i / 2 * 8 + 2 * t + i % 2) * value_dim + g;
+      state[i / 16][i / 2 % 8][i % 2] = ToFloat(row[0]);
+      state[i / 16][i / 2 % 8][i % 2 + 2] = ToFloat(row[8]);
     }
   }
-  __device__ void StoreRecord(float* to, int value_dim) const {
+  template <typename T>
+  __device__ void StoreRecord(T* to, int value_dim) const {
 #pragma unroll
     for (int i = 0; i < K / 4; ++i) {
-      float* row = to + static_cast<int64_t>(i / 2 * 8 + 2 * t + i % 2) * value_dim + g;
-      row[0] = state[i / 16][i / 2 % 8][i % 2];
-      row[8] = state[i / 16][i / 2 % 8][i % 2 + 2];
+      T* row = to + static_cast<int64_t>(i / 2 * 8 + 2 * t + i % 2) * value_dim + g;
+      Write(state[i / 16][i / 2 % 8][i % 2], row);
+      Write(state[i / 16][i / 2 % 8][i % 2 + 2], row + 8);
     }
   }
 

@@ -36,6 +36,7 @@ struct DeltaKernelArgs {
   int pairs = 0;        // room for them and the token's own: C, up to a power of 2 from 4 on
   int count_groups = 0;
   bool channel_decay = false;
+  int state_bytes = 4;  // of a number of S: 4, float, or 2, bfloat16
   DeltaRows q = {}, k = {}, w = {}, v = {}, beta = {}, decay = {};
   DeltaField state = {}, ring_w = {}, ring_n = {}, ring_a = {}, ring_count = {};
   float* out = nullptr;
@@ -64,7 +65,7 @@ void AllowSharedMemory(Kernel* kernel, int bytes) {
 // One value head of one sequence: its part of the record.
 struct DeltaHead {
   __device__ DeltaHead(const DeltaKernelArgs& p, int32_t slot, int head)
-      : s(p.state.At<float>(slot) + int64_t{head} * p.key_dim * p.value_dim) {
+      : s(p.state.At<std::byte>(slot) + int64_t{head} * p.key_dim * p.value_dim * p.state_bytes) {
     if (p.entries == 0) return;
     w = p.ring_w.At<float>(slot) + int64_t{head} * p.entries * p.key_dim;
     n = p.ring_n.At<float>(slot) + int64_t{head} * p.entries * p.value_dim;
@@ -73,7 +74,7 @@ struct DeltaHead {
     a = p.ring_a.At<float>(slot) + int64_t{head} * p.entries * (p.channel_decay ? p.key_dim : 1);
   }
 
-  float* s;                  // [K, V]
+  std::byte* s;              // [K, V]
   float* w = nullptr;        // [C-1, K]
   float* n = nullptr;        // [C-1, V]
   float* a = nullptr;        // [C-1] or [C-1, K]; null: no decay

@@ -57,6 +57,7 @@ DeltaKernelArgs ResolveDeltaArgs(const DeltaRuleCudaArgs& args, int columns) {
   EDDY_CHECK(columns >= kReadoutColumns);
   EDDY_CHECK(heads > 0 && value_heads % heads == 0);
   EDDY_CHECK(key_dim >= 1 && key_dim <= 256 && value_dim >= 1 && value_dim <= 512);
+  EDDY_CHECK(args.state.dtype == DType::kF32 || args.state.dtype == DType::kBF16);
   EDDY_CHECK(args.pending_updates >= 1 && args.pending_updates <= kMostPendingUpdates);
   EDDY_CHECK(args.pending_updates == 1 ||
              (args.ring.w.base != nullptr && args.ring.n.base != nullptr &&
@@ -77,6 +78,7 @@ DeltaKernelArgs ResolveDeltaArgs(const DeltaRuleCudaArgs& args, int columns) {
                                            : kMostPendingUpdates,
       .count_groups = static_cast<int>((value_dim + kDeltaCountColumns - 1) / kDeltaCountColumns),
       .channel_decay = args.channel_decay,
+      .state_bytes = static_cast<int>(SizeOf(args.state.dtype)),
       .q = Packed(args.q, heads * key_dim),
       .k = Packed(args.k, heads * key_dim),
       .w = own_w ? Packed(args.w, value_heads * key_dim) : Packed(args.k, heads * key_dim),

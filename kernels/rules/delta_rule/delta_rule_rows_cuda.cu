@@ -1,6 +1,8 @@
 // Many tokens of a sequence, one after another, and the flush. A warp owns eight columns of one
 // value head's S and needs nobody else: lane l keeps rows l, l + 32, ... in registers from the
 // first token to the last, and sums over K are taken across the lanes, always in the same order.
+#include <cuda_bf16.h>
+
 #include "base/check.h"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/rules/delta_rule/delta_rule_cuda.cuh"
@@ -17,54 +19,83 @@ struct Columns {
   __device__ explicit Columns(const DeltaKernelArgs& p, int first_of_warp)
       : first(first_of_warp), count(min(kColumns, p.value_dim - first_of_warp)) {}
 
-  // Whole vectors of four floats: rows of S begin on one then.
-  __device__ bool whole(const DeltaKernelArgs& p) const {
-    return count == kColumns && p.value_dim % 4 == 0;
+  // Rows of S begin on a multiple of `numbers`, in which whole columns can be read.
+  __device__ bool whole(const DeltaKernelArgs& p, int numbers) const {
+    return count == kColumns && p.value_dim % numbers == 0;
   }
 
   int first, count;
 };
 
-// A lane's rows of S.
-template <int kRows>
+// A row's kColumns numbers, all of them there; in accesses of 16 bytes.
+__device__ void LoadRow(const float* from, float (&to)[kColumns]) {
+  const float4 low = *reinterpret_cast<const float4*>(from);
+  const float4 high = *reinterpret_cast<const float4*>(from + 4);
+  to[0] = low.x, to[1] = low.y, to[2] = low.z, to[3] = low.w;
+  to[4] = high.x, to[5] = high.y, to[6] = high.z, to[7] = high.w;
+}
+__device__ void LoadRow(const __nv_bfloat16* from, float (&to)[kColumns]) {
+  const uint4 x = *reinterpret_cast<const uint4*>(from);
+  const uint32_t words[] = {x.x, x.y, x.z, x.w};
+#pragma unroll
+  for (int i = 0; i < kColumns; ++i) {
+    to[i] = __uint_as_float(i % 2 == 0 ? words[i / 2] << 16 : words[i / 2] & 0xffff0000u);
+  }
+}
+__device__ void StoreRow(const float (&from)[kColumns], float* to) {
+  *reinterpret_cast<float4*>(to) = {from[0], from[1], from[2], from[3]};
+  *reinterpret_cast<float4*>(to + 4) = {from[4], from[5], from[6], from[7]};
+}
+__device__ void StoreRow(const float (&from)[kColumns], __nv_bfloat16* to) {
+  uint32_t words[kColumns / 2];
+#pragma unroll
+  for (int i = 0; i < kColumns / 2; ++i) {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(from[2 * i], from[2 * i + 1]);
+    words[i] = *reinterpret_cast<const uint32_t*>(&pair);
+  }
+  *reinterpret_cast<uint4*>(to) = {words[0], words[1], words[2], words[3]};
+}
+__device__ float ToFloat(float x) { return x; }
+__device__ float ToFloat(__nv_bfloat16 x) { return __bfloat162float(x); }
+__device__ void Put(float x, float* to) { *to = x; }
+__device__ void Put(float x, __nv_bfloat16* to) { *to = __float2bfloat16_rn(x); }
+
+// A lane's rows of S, whose numbers the record has as T.
+template <typename T, int kRows>
 struct State {
   float s[kRows][kColumns];
 
-  __device__ void Load(const DeltaKernelArgs& p, const Columns& columns, const float* from) {
+  __device__ void Load(const DeltaKernelArgs& p, const Columns& columns, const T* from) {
     const int lane = static_cast<int>(threadIdx.x) % kWarp;
 #pragma unroll
     for (int m = 0; m < kRows; ++m) {
       const int row = lane + m * kWarp;
-      const float* at = from + row * p.value_dim + columns.first;
-      if (row < p.key_dim && columns.whole(p)) {
-        const float4 low = *reinterpret_cast<const float4*>(at);
-        const float4 high = *reinterpret_cast<const float4*>(at + 4);
-        s[m][0] = low.x, s[m][1] = low.y, s[m][2] = low.z, s[m][3] = low.w;
-        s[m][4] = high.x, s[m][5] = high.y, s[m][6] = high.z, s[m][7] = high.w;
+      const T* at = from + row * p.value_dim + columns.first;
+      if (row < p.key_dim && columns.whole(p, 16 / sizeof(T))) {
+        LoadRow(at, s[m]);
         continue;
       }
 #pragma unroll
       for (int c = 0; c < kColumns; ++c) {
-        s[m][c] = row < p.key_dim && c < columns.count ? at[c] : 0.0f;
+        s[m][c] = row < p.key_dim && c < columns.count ? ToFloat(at[c]) : 0.0f;
       }
     }
   }
 
-  __device__ void Store(const DeltaKernelArgs& p, const Columns& columns, float* to) const {
+  __device__ void Store(const DeltaKernelArgs& p, const Columns& columns, T* to) const {
     const int lane = static_cast<int>(threadIdx.x) % kWarp;
 #pragma unroll
     for (int m = 0; m < kRows; ++m) {
       const int row = lane + m * kWarp;
       if (row >= p.key_dim) continue;
-      float* at = to + row * p.value_dim + columns.first;
-      if (columns.whole(p)) {
-        *reinterpret_cast<float4*>(at) = {s[m][0], s[m][1], s[m][2], s[m][3]};
-        *reinterpret_cast<float4*>(at + 4) = {s[m][4], s[m][5], s[m][6], s[m][7]};
+      T* at = to + row * p.value_dim + columns.first;
+      if (columns.whole(p, 16 / sizeof(T))) {
+        StoreRow(s[m], at);
         continue;
       }
 #pragma unroll
       for (int c = 0; c < kColumns; ++c) {
-        if (c < columns.count) at[c] = s[m][c];
+        if (c < columns.count) Put(s[m][c], at + c);
       }
     }
   }
@@ -108,9 +139,9 @@ __device__ void LoadDecay(const float* from, const DeltaKernelArgs& p, float (&t
 }
 
 // Replays the pending pairs, oldest first.
-template <int kRows>
+template <typename T, int kRows>
 __device__ void Replay(const DeltaKernelArgs& p, const DeltaHead& at, const Columns& columns,
-                       int count, State<kRows>& state) {
+                       int count, State<T, kRows>& state) {
   for (int pair = 0; pair < count; ++pair) {
     float a[kRows], w[kRows], n[kColumns];
     if (at.a != nullptr) {
@@ -143,8 +174,8 @@ struct Token {
 };
 
 // One token: advances S and returns o in the lanes from 16 on. `e` in the lanes below.
-template <int kRows>
-__device__ float Advance(const Token<kRows>& token, bool decays, State<kRows>& state, float* e) {
+template <typename T, int kRows>
+__device__ float Advance(const Token<kRows>& token, bool decays, State<T, kRows>& state, float* e) {
   if (decays) state.Decay(token.a);
   float sums[2 * kColumns] = {};
   float qw = 0;
@@ -194,9 +225,9 @@ __device__ void WriteReadouts(const DeltaKernelArgs& p, const Token<kRows>& toke
 }
 
 // The rows [first, last) of a sequence of one value head.
-template <int kRows>
+template <typename T, int kRows>
 __device__ void AdvanceRows(const DeltaKernelArgs& p, int head, const Columns& columns, int first,
-                            int last, State<kRows>& state) {
+                            int last, State<T, kRows>& state) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int offset = lane / 2 % kColumns;  // of this lane's column
   const bool inside = offset < columns.count, decays = p.decay.data != nullptr;
@@ -229,9 +260,12 @@ __device__ inline void WriteZeros(const DeltaKernelArgs& p, int head, const Colu
   }
 }
 
+// Blocks of a multiprocessor, which the compiler would trade for loads further ahead.
+constexpr int Blocks(int rows) { return rows == 1 ? 10 : rows == 2 ? 9 : rows == 4 ? 5 : 2; }
+
 // A block for 32 columns of a head of a sequence. `row_start` null: a flush.
-template <int kRows>
-__global__ void __launch_bounds__(kThreads)
+template <typename T, int kRows>
+__global__ void __launch_bounds__(kThreads, Blocks(kRows))
     DeltaRows(const __grid_constant__ DeltaKernelArgs p, const int32_t* slots,
               const int32_t* row_start, int first_sequence) {
   const int part = static_cast<int>(blockIdx.x) % p.count_groups;
@@ -253,13 +287,14 @@ __global__ void __launch_bounds__(kThreads)
   __syncthreads();
   if (count > 0 && threadIdx.x == 0) at.count[part] = 0;
   if (columns.count <= 0 || (count == 0 && first == last)) return;
-  State<kRows> state;
-  state.Load(p, columns, at.s);
+  State<T, kRows> state;
+  state.Load(p, columns, reinterpret_cast<const T*>(at.s));
   Replay(p, at, columns, count, state);
   if (first < last) AdvanceRows(p, head, columns, first, last, state);
-  state.Store(p, columns, at.s);
+  state.Store(p, columns, reinterpret_cast<T*>(at.s));
 }
 
+template <typename T>
 void Launch(const Step& step, const DeltaKernelArgs& p, int first_sequence,
             const int32_t* row_start) {
   const int blocks = (step.sequences - first_sequence) * p.value_heads * p.count_groups;
@@ -267,10 +302,17 @@ void Launch(const Step& step, const DeltaKernelArgs& p, int first_sequence,
     kernel<<<blocks, kThreads, 0, static_cast<cudaStream_t>(step.stream)>>>(
         p, step.slots, row_start, first_sequence);
   };
-  if (p.key_dim <= 32) return launch(DeltaRows<1>);
-  if (p.key_dim <= 64) return launch(DeltaRows<2>);
-  if (p.key_dim <= 128) return launch(DeltaRows<4>);
-  return launch(DeltaRows<8>);
+  if (p.key_dim <= 32) return launch(DeltaRows<T, 1>);
+  if (p.key_dim <= 64) return launch(DeltaRows<T, 2>);
+  if (p.key_dim <= 128) return launch(DeltaRows<T, 4>);
+  return launch(DeltaRows<T, 8>);
+}
+
+// For the type of S.
+void Launch(const Step& step, const DeltaKernelArgs& p, int first_sequence,
+            const int32_t* row_start) {
+  if (p.state_bytes == 4) return Launch<float>(step, p, first_sequence, row_start);
+  Launch<__nv_bfloat16>(step, p, first_sequence, row_start);
 }
 
 }  // namespace

@@ -3,27 +3,36 @@
 // it may), walks the ring while S is on its way, then multiplies. Sums over K are taken in an order
 // that depends on K alone, so how many columns a block has, which depends on the load, changes no
 // bit.
+#include <cuda_bf16.h>
+
 #include <algorithm>
+#include <cstddef>
 
 #include "base/check.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/rules/delta_rule/delta_rule_block.cuh"
+#include "kernels/rules/delta_rule/delta_rule_piece.cuh"
 
 namespace eddy {
 namespace delta {
 namespace {
 
-// How a block holds kRows * kKeyGroups rows of kColumns columns of S. kExact: that is K and the
-// block's share of V; else K and V end inside it. kVec: floats per access, 4 only if K and V are
-// multiples of 4.
-template <int kVec_, int kColumns_, int kKeyGroups_, int kRows_, bool kExact_, int kBlocks_>
+// How a block holds kRows * kKeyGroups rows of kColumns columns of S, whose numbers are of type
+// State. kExact: that is K and the block's share of V; else K and V end inside it. kVec: numbers
+// per access, more than 1 only if K and V are multiples of it.
+template <typename State_, int kVec_, int kColumns_, int kKeyGroups_, int kRows_, bool kExact_,
+          int kBlocks_>
 struct Tile {
+  using State = State_;
   static constexpr int kVec = kVec_, kColumns = kColumns_, kKeyGroups = kKeyGroups_;
   static constexpr int kRows = kRows_, kBlocks = kBlocks_;  // per multiprocessor
   static constexpr bool kExact = kExact_;
   static constexpr int kThreads = kColumns / kVec * kKeyGroups;
   static constexpr int kMostKeys = kKeyGroups * kRows, kKeys = kExact ? kMostKeys : 0;
-  static_assert(kThreads % kWarp == 0);
+  static constexpr int kFloats = kVec < 4 ? kVec : 4;  // per access to what is float
+  // Rows of S that a thread folds at once: as float they take 64 registers, beside 64 of bfloat16.
+  static constexpr int kFolded = kVec > 4 ? 32 / kVec : kRows;
+  static_assert(kThreads % kWarp == 0 && kRows % kFolded == 0);
   __device__ static void Sync() { __syncthreads(); }
 };
 
@@ -31,42 +40,24 @@ struct Tile {
 // on. What is outside of K and V is zero.
 template <typename T>
 struct Registers {
+  using State = typename T::State;
   const int key_group = static_cast<int>(threadIdx.x) / (T::kColumns / T::kVec);
   const int column = static_cast<int>(threadIdx.x) % (T::kColumns / T::kVec) * T::kVec;
-  float s[T::kRows][T::kVec];
+  Piece<State, T::kVec> s[T::kRows];
 
   __device__ int Row(int m) const { return key_group + m * T::kKeyGroups; }
   __device__ bool Holds(const Block& b, int m) const {
     return T::kExact || (Row(m) < KeyDim<T>(b.p) && column < b.columns);
   }
-  __device__ float* Address(const Block& b, float* state, int m) const {
-    return state + key_group * b.p.value_dim + b.first_column + column +
+  __device__ State* Address(const Block& b, std::byte* state, int m) const {
+    return reinterpret_cast<State*>(state) + key_group * b.p.value_dim + b.first_column + column +
            m * (T::kKeyGroups * b.p.value_dim);
   }
 
-  __device__ void Load(const Block& b, float* state) {
+  __device__ void Load(const Block& b, std::byte* state) {
 #pragma unroll
     for (int m = 0; m < T::kRows; ++m) {
-      if constexpr (T::kVec == 4) {
-        float4 x = {0, 0, 0, 0};
-        if (Holds(b, m)) x = __ldcs(reinterpret_cast<const float4*>(Address(b, state, m)));
-        s[m][0] = x.x, s[m][1] = x.y, s[m][2] = x.z, s[m][3] = x.w;
-      } else {
-        s[m][0] = Holds(b, m) ? __ldcs(Address(b, state, m)) : 0.0f;
-      }
-    }
-  }
-
-  __device__ void Store(const Block& b, float* state) const {
-#pragma unroll
-    for (int m = 0; m < T::kRows; ++m) {
-      if (!Holds(b, m)) continue;
-      if constexpr (T::kVec == 4) {
-        const float4 x = {s[m][0], s[m][1], s[m][2], s[m][3]};
-        __stcs(reinterpret_cast<float4*>(Address(b, state, m)), x);
-      } else {
-        __stcs(Address(b, state, m), s[m][0]);
-      }
+      if (Holds(b, m)) s[m].Load(Address(b, state, m));
     }
   }
 
@@ -74,9 +65,47 @@ struct Registers {
     float p[T::kVec] = {}, y[T::kVec] = {};
 #pragma unroll
     for (int m = 0; m < T::kRows; ++m) {
-      if (T::kExact || Row(m) < KeyDim<T>(b.p)) MultiplyRow(b.work.reads[Row(m)], s[m], p, y);
+      if (!T::kExact && Row(m) >= KeyDim<T>(b.p)) continue;
+      float row[T::kVec];
+      s[m].Widen(row);
+      MultiplyRow(b.work.reads[Row(m)], row, p, y);
     }
     StoreShares<T>(b, key_group, column, p, y);
+  }
+
+  // Folds all pairs into S and writes it. After TurnKeys and a barrier.
+  __device__ void FoldAndStore(const Block& b, const Fetched& in, std::byte* state) const {
+    if constexpr (T::kFolded == T::kRows) {
+      FoldRows(b, in, state, 0, s);
+    } else {
+      // The registers of all rows are wanted, so S is read again.
+#pragma unroll 1
+      for (int first = 0; first < T::kRows; first += T::kFolded) {
+        Piece<State, T::kVec> again[T::kFolded];
+#pragma unroll
+        for (int m = 0; m < T::kFolded; ++m) {
+          if (Holds(b, first + m)) again[m].Load(Address(b, state, first + m));
+        }
+        FoldRows(b, in, state, first, again);
+      }
+    }
+  }
+
+  // So many rows, from `first` of the thread's on.
+  template <int kRows>
+  __device__ void FoldRows(const Block& b, const Fetched& in, std::byte* state, int first,
+                           const Piece<State, T::kVec> (&from)[kRows]) const {
+    float rows[kRows][T::kVec];
+#pragma unroll
+    for (int m = 0; m < kRows; ++m) from[m].Widen(rows[m]);
+    Fold<T>(b, in, Row(first), column, rows);
+#pragma unroll
+    for (int m = 0; m < kRows; ++m) {
+      if (!Holds(b, first + m)) continue;
+      Piece<State, T::kVec> piece;
+      piece.Set(rows[m]);
+      piece.Store(Address(b, state, first + m));
+    }
   }
 };
 
@@ -103,14 +132,14 @@ __device__ void FetchToken(const Block& b, const DeltaInputs& from, const Fetche
 // Starts the copies of the pending pairs.
 template <typename T>
 __device__ void FetchRing(const Block& b, const DeltaHead& at, int count, const Fetched& to) {
-  constexpr int kLanes = T::kColumns / T::kVec;  // for a row of columns
-  const int thread = static_cast<int>(threadIdx.x), column = thread % kLanes * T::kVec;
-  Copy<T, T::kVec>(at.w, count * KeyDim<T>(b.p), to.w);
+  constexpr int kLanes = T::kColumns / T::kFloats;  // for a row of columns
+  const int thread = static_cast<int>(threadIdx.x), column = thread % kLanes * T::kFloats;
+  Copy<T, T::kFloats>(at.w, count * KeyDim<T>(b.p), to.w);
   const float* n = at.n + b.first_column + column;
 #pragma unroll 1
   for (int pair = thread / kLanes; pair < count; pair += T::kThreads / kLanes) {
     if (!T::kExact && column >= b.columns) break;
-    CopyAsync<T::kVec * 4>(to.n + pair * T::kColumns + column, n + pair * b.p.value_dim);
+    CopyAsync<T::kFloats * 4>(to.n + pair * T::kColumns + column, n + pair * b.p.value_dim);
   }
   if (b.has_decay()) Copy<T, 1>(at.a, count * Decays<T>(b.p), to.a);
 }
@@ -165,8 +194,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks)
   if (fold) {
     TurnKeys<T>(block, fetched);
     __syncthreads();
-    Fold<T>(block, fetched, registers.key_group, registers.column, registers.s);
-    registers.Store(block, at.s);
+    registers.FoldAndStore(block, fetched, at.s);
   } else {
     Append<T>(block, fetched, at, count);
   }
@@ -191,9 +219,13 @@ void Launch(const Step& step, const DeltaRuleCudaArgs& args) {
   SumDeltaReadouts(args, p, 0, step.single_row_sequences, step.stream);
 }
 
+int64_t Heads(const Step& step, const DeltaRuleCudaArgs& args) {
+  return step.single_row_sequences * args.shape.value_heads;
+}
+
 // Four floats per access: K and V are multiples of 4.
 template <int kKeyGroups>
-void LaunchVectors(const Step& step, const DeltaRuleCudaArgs& args) {
+void LaunchFloats(const Step& step, const DeltaRuleCudaArgs& args) {
   constexpr int kRows = 16, kRegistersPerThread = 168;
   constexpr auto blocks = [](int columns) {
     return 65536 / kRegistersPerThread / (columns / 4 * kKeyGroups);
@@ -203,18 +235,52 @@ void LaunchVectors(const Step& step, const DeltaRuleCudaArgs& args) {
   if constexpr (kKeyGroups <= 8) {
     // Few heads are cut finer, so that a fold, the longest of all, is shared by more of the GPU.
     constexpr int kFewHeads = 512;
-    const bool few = step.single_row_sequences * args.shape.value_heads <= kFewHeads;
-    if (exact && value_dim % 128 == 0 && !few) {
-      return Launch<Tile<4, 128, kKeyGroups, kRows, true, 2 * 8 / kKeyGroups>>(step, args);
+    if (exact && value_dim % 128 == 0 && Heads(step, args) > kFewHeads) {
+      return Launch<Tile<float, 4, 128, kKeyGroups, kRows, true, 2 * 8 / kKeyGroups>>(step, args);
     }
   }
   if (exact && value_dim % 64 == 0) {
-    return Launch<Tile<4, 64, kKeyGroups, kRows, true, 32 / kKeyGroups>>(step, args);
+    return Launch<Tile<float, 4, 64, kKeyGroups, kRows, true, 32 / kKeyGroups>>(step, args);
   }
   if (exact && value_dim % 32 == 0) {
-    return Launch<Tile<4, 32, kKeyGroups, kRows, true, blocks(32)>>(step, args);
+    return Launch<Tile<float, 4, 32, kKeyGroups, kRows, true, blocks(32)>>(step, args);
   }
-  return Launch<Tile<4, 32, kKeyGroups, kRows, false, blocks(32)>>(step, args);
+  return Launch<Tile<float, 4, 32, kKeyGroups, kRows, false, blocks(32)>>(step, args);
+}
+
+// The same with bfloat16 states; eight per access where there are enough heads for narrow blocks of
+// few threads. The thresholds are measured.
+template <int kKeyGroups>
+void LaunchHalves(const Step& step, const DeltaRuleCudaArgs& args) {
+  using Half = __nv_bfloat16;
+  constexpr int kRows = 16, kFewHeads = 2048;
+  const bool exact = args.shape.key_dim == kKeyGroups * kRows;
+  const int64_t value_dim = args.shape.value_dim;
+  if constexpr (kKeyGroups <= 8) {
+    if (exact && value_dim % 128 == 0 && Heads(step, args) > kFewHeads) {
+      return Launch<Tile<Half, 8, 128, kKeyGroups, kRows, true, 32 / kKeyGroups>>(step, args);
+    }
+  } else {
+    if (exact && value_dim % 64 == 0 && Heads(step, args) > kFewHeads / 4) {
+      return Launch<Tile<Half, 8, 64, kKeyGroups, kRows, true, 64 / kKeyGroups>>(step, args);
+    }
+  }
+  if (exact && value_dim % 64 == 0) {
+    return Launch<Tile<Half, 4, 64, kKeyGroups, kRows, true, 32 / kKeyGroups>>(step, args);
+  }
+  return Launch<Tile<Half, 4, 32, kKeyGroups, kRows, false, 64 / kKeyGroups>>(step, args);
+}
+
+template <int kKeyGroups>
+void LaunchVectors(const Step& step, const DeltaRuleCudaArgs& args) {
+  if (args.state.dtype == DType::kBF16) return LaunchHalves<kKeyGroups>(step, args);
+  LaunchFloats<kKeyGroups>(step, args);
+}
+
+// Any K and V.
+template <typename State>
+void LaunchSingles(const Step& step, const DeltaRuleCudaArgs& args) {
+  Launch<Tile<State, 1, 32, 16, 16, false, 1>>(step, args);
 }
 
 }  // namespace
@@ -224,7 +290,8 @@ void DeltaRuleStepCuda(const Step& step, const DeltaRuleCudaArgs& args) {
   if (step.single_row_sequences == 0) return;
   const int64_t key_dim = args.shape.key_dim;
   if (key_dim % 4 != 0 || args.shape.value_dim % 4 != 0) {
-    return delta::Launch<delta::Tile<1, 32, 16, 16, false, 1>>(step, args);
+    if (args.state.dtype == DType::kBF16) return delta::LaunchSingles<__nv_bfloat16>(step, args);
+    return delta::LaunchSingles<float>(step, args);
   }
   if (key_dim <= 64) return delta::LaunchVectors<4>(step, args);
   if (key_dim <= 128) return delta::LaunchVectors<8>(step, args);

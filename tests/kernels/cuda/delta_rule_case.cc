@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "kernels/bf16.h"
 #include "kernels/state_layout.h"
 
 namespace eddy::testing {
@@ -75,7 +76,13 @@ std::vector<float> DeltaReference::RandomState(std::mt19937_64& rng) {
   const auto& [heads, value_heads, key_dim, value_dim] = c_.shape;
   const std::vector<float> state = Gauss(value_heads * key_dim * value_dim, 0.3, rng);
   s_.assign(state.begin(), state.end());
-  return state;
+  RoundState();
+  return {s_.begin(), s_.end()};
+}
+
+void DeltaReference::RoundState() {
+  if (c_.states == DType::kF32) return;
+  for (double& x : s_) x = double{FromBF16(ToBF16(static_cast<float>(x)))};
 }
 
 std::vector<double> DeltaReference::Advance(const DeltaRow& row) {
@@ -120,7 +127,8 @@ std::vector<double> DeltaReference::Advance(const DeltaRow& row) {
 
 std::vector<DeltaPool::Placed> DeltaPool::Place(const DeltaCase& c, int64_t* stride) {
   const auto& [heads, value_heads, key_dim, value_dim] = c.shape;
-  std::vector<Field> fields = {{.name = "state", .shape = {value_heads, key_dim, value_dim, 1}}};
+  std::vector<Field> fields = {
+      {.name = "state", .dtype = c.states, .shape = {value_heads, key_dim, value_dim, 1}}};
   for (Field& field : DeltaRingFields(c.shape, c.decay, c.pending_updates)) {
     fields.push_back(std::move(field));
   }
@@ -156,7 +164,14 @@ FieldView DeltaPool::View(const char* name) const {
 }
 
 void DeltaPool::Fill(int32_t slot, const std::vector<float>& state) {
-  memory_.Write<float>(slot * stride_ + Find("state").offset, state);
+  const int64_t at = slot * stride_ + Find("state").offset;
+  if (c_.states == DType::kBF16) {
+    std::vector<uint16_t> halves(state.size());
+    ToBF16(state.data(), std::ssize(state), halves.data());
+    memory_.Write<uint16_t>(at, halves);
+  } else {
+    memory_.Write<float>(at, state);
+  }
   if (c_.pending_updates == 1) return;
   const std::vector<int32_t> zeros(static_cast<size_t>(FieldBytes(Find("ring_count").field) / 4));
   memory_.Write<int32_t>(slot * stride_ + Find("ring_count").offset, zeros);
@@ -171,7 +186,12 @@ void DeltaPool::PoisonRing(int32_t slot) {
 
 std::vector<float> DeltaPool::State(int32_t slot) const {
   const Placed& state = Find("state");
-  return memory_.Read<float>(slot * stride_ + state.offset, FieldBytes(state.field) / 4);
+  const int64_t at = slot * stride_ + state.offset;
+  const int64_t count = FieldBytes(state.field) / SizeOf(c_.states);
+  if (c_.states == DType::kF32) return memory_.Read<float>(at, count);
+  std::vector<float> values(static_cast<size_t>(count));
+  FromBF16(memory_.Read<uint16_t>(at, count).data(), count, values.data());
+  return values;
 }
 
 std::vector<int32_t> DeltaPool::Counts(int32_t slot) const {

@@ -69,8 +69,9 @@ struct DeltaCase {
   DeltaDecay decay = DeltaDecay::kNone;
   bool own_w = false;
   int pending_updates = 16;
-  int64_t slots = 8;     // of the pool, slot 0 included
-  int64_t gap = 0;       // bytes behind each record, a multiple of 256
+  int64_t slots = 8;  // of the pool, slot 0 included
+  int64_t gap = 0;    // bytes behind each record, a multiple of 256
+  DType states = DType::kF32;
   bool extreme = false;  // some decays are 0 or 1e-30
 };
 
@@ -85,9 +86,11 @@ DeltaRow RandomRow(const DeltaCase& c, std::mt19937_64& rng);
 class DeltaReference {
  public:
   explicit DeltaReference(const DeltaCase& c);
-  // The state is float32 at the start, so that device and host begin alike.
+  // The state is of the case's type at the start, so that device and host begin alike.
   std::vector<float> RandomState(std::mt19937_64& rng);
   std::vector<double> Advance(const DeltaRow& row);
+  // As it is when it is written into a record of the case's type.
+  void RoundState();
   const std::vector<double>& state() const { return s_; }
   // Of the last row, means over the value heads.
   double residual = 0, contraction = 0, kept = 0;

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/bf16.h"
 #include "kernels/rules/delta_rule/delta_rule_chunk_cuda.h"
 
 namespace eddy {
@@ -28,6 +29,7 @@ struct Case {
   Keys keys = Keys::kUnit;
   Gate gate = Gate::kMild;
   DType out_type = DType::kBF16;
+  DType states = DType::kF32;
 };
 
 struct Pack {
@@ -107,7 +109,10 @@ inline Inputs Draw(std::mt19937& random, const Case& c, int rows, int slots) {
   }
   in.record_floats = value_heads * key_dim * value_dim + 64;
   in.records.resize(slots * in.record_floats);
-  for (float& x : in.records) x = normal(random);
+  for (float& x : in.records) {
+    x = normal(random);
+    if (c.states == DType::kBF16) x = FromBF16(ToBF16(x));
+  }
   return in;
 }
 

@@ -67,6 +67,10 @@ Results RunOnGpu(const Case& c, const Pack& pack, const Inputs& in) {
   const OnDevice row_start(pack.row_start), slots(pack.slots);
   const OnDevice q(in.q), k(in.k), w(in.w), v(in.v);
   const OnDevice beta(in.beta), g(in.g), records(in.records);
+  const bool half = c.states == DType::kBF16;
+  std::vector<uint16_t> halves(in.records.size());
+  ToBF16(in.records.data(), std::ssize(halves), halves.data());
+  const OnDevice half_records(halves);
   const int64_t bytes = rows * DeltaChunkScratchBytesPerRow(c.shape, c.decay);
   const OnDevice scratch(std::vector<uint8_t>(bytes + kGuard, 0xff));
   const OnDevice out_bf16(Bf16s(outs, __float2bfloat16(kPoison)));
@@ -78,24 +82,31 @@ Results RunOnGpu(const Case& c, const Pack& pack, const Inputs& in) {
                   .row_start = row_start.data(),
                   .slots = slots.data()};
   const bool f32 = c.out_type == DType::kF32;
-  DeltaRuleChunkCuda(step, {.shape = c.shape,
-                            .q = q.data(),
-                            .k = k.data(),
-                            .w = c.has_w ? w.data() : nullptr,
-                            .v = v.data(),
-                            .beta = beta.data(),
-                            .decay = c.decay,
-                            .log_decay = g.data(),
-                            .state = {.base = reinterpret_cast<std::byte*>(records.data()),
-                                      .stride = in.record_floats * 4},
-                            .out = f32 ? static_cast<void*>(out_f32.data()) : out_bf16.data(),
-                            .out_type = c.out_type,
-                            .scratch = scratch.data()});
+  DeltaRuleChunkCuda(step,
+                     {.shape = c.shape,
+                      .q = q.data(),
+                      .k = k.data(),
+                      .w = c.has_w ? w.data() : nullptr,
+                      .v = v.data(),
+                      .beta = beta.data(),
+                      .decay = c.decay,
+                      .log_decay = g.data(),
+                      .state = {.base = half ? reinterpret_cast<std::byte*>(half_records.data())
+                                             : reinterpret_cast<std::byte*>(records.data()),
+                                .stride = in.record_floats * SizeOf(c.states),
+                                .dtype = c.states},
+                      .out = f32 ? static_cast<void*>(out_f32.data()) : out_bf16.data(),
+                      .out_type = c.out_type,
+                      .scratch = scratch.data()});
   EXPECT_EQ(cudaGetLastError(), cudaSuccess);
   EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
   const std::vector<uint8_t> used = Read(scratch);
   EXPECT_TRUE(std::all_of(used.end() - kGuard, used.end(), [](uint8_t x) { return x == 0xff; }));
   Results results{.out = Read(out_f32), .records = Read(records)};
+  if (half) {
+    halves = Read(half_records);
+    FromBF16(halves.data(), std::ssize(halves), results.records.data());
+  }
   const Bf16s rounded = Read(out_bf16);
   for (int64_t i = 0; i < outs; ++i) {
     if (!f32) results.out[i] = __bfloat162float(rounded[i]);
@@ -190,6 +201,13 @@ std::vector<Case> Cases() {
       {"GDN, grouped", grouped, kScalar},
       {"GDN, 64", small, kScalar},
       {"GDN, 256 x 512", large, kScalar},
+      {.name = "GDN, bf16 states", .shape = gdn, .decay = kScalar, .states = DType::kBF16},
+      {.name = "OSDN-GDN, bf16 states",
+       .shape = wide_keys,
+       .decay = kScalar,
+       .has_w = true,
+       .states = DType::kBF16},
+      {.name = "KDA, bf16 states", .shape = small, .decay = kVector, .states = DType::kBF16},
       {"GDN, 64 x 16", narrow, kScalar, false, Keys::kUnit, Gate::kForgetting},
       {"Kaczmarz", gdn, kScalar, false, Keys::kRaw},
       {"Kaczmarz, grouped", grouped, kScalar, false, Keys::kRaw, Gate::kSteep},
@@ -239,6 +257,10 @@ TEST_F(DeltaRuleChunk, IsTheRecurrenceForPacksOfAllKinds) {
 TEST_F(DeltaRuleChunk, IsTheRecurrenceWhereASequenceIsCutIntoSegments) {
   for (const Case& c : std::vector<Case>{
            {"GDN", {1, 2, 128, 64}, DeltaDecay::kHead},
+           {.name = "GDN, bf16 states",
+           .shape = {1, 2, 128, 64},
+           .decay = DeltaDecay::kHead,
+           .states = DType::kBF16},
            {"DeltaNet of like keys", {2, 2, 64, 80}, DeltaDecay::kNone, false, Keys::kAlike},
            {"KDA, forgetting",
             {1, 1, 128, 48},
