@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "kernels/layer_types.h"
 #include "kernels/state_layout.h"
@@ -35,6 +36,18 @@ std::vector<std::pair<std::string, int>> MixersOf(const ModelConfig& config) {
   return mixers;
 }
 
+// bfloat16 if a layer holds a state of that type.
+DType StateTypeOf(const Blueprint& blueprint) {
+  for (const LayerNeeds& needs : blueprint.needs) {
+    for (const Field& field : needs.state) {
+      if (field.dtype == DType::kBF16) return DType::kBF16;
+    }
+  }
+  return DType::kF32;
+}
+
+const char* NameOf(DType type) { return type == DType::kBF16 ? "bfloat16" : "float32"; }
+
 }  // namespace
 
 Blueprint MakeBlueprint(ModelConfig config, const DeviceTraits& traits) {
@@ -60,6 +73,14 @@ void FitToDevice(const Device& device, Blueprint* blueprint) {
   }
 }
 
+absl::Status CheckStateType(const Blueprint& blueprint, const DeviceTraits& traits) {
+  if (StateTypeOf(blueprint) == traits.states) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--state_type=", NameOf(traits.states), ": model type ", blueprint.config.model_type,
+      " has no layer with a delta rule, whose state alone can be held so; take ",
+      NameOf(DType::kF32)));
+}
+
 ModelInfo InfoOf(const std::string& model_dir, const Blueprint& blueprint, int64_t parameters,
                  const KvLayout& kv, const DeviceTraits& traits) {
   const ModelConfig& config = blueprint.config;
@@ -71,8 +92,8 @@ ModelInfo InfoOf(const std::string& model_dir, const Blueprint& blueprint, int64
   info.layers = MixersOf(config);
   info.bos_token = config.tokens.bos;
   info.eos_tokens = config.tokens.eos;
-  info.weight_type = traits.matrices == DType::kBF16 ? "bfloat16" : "float32";
-  info.state_type = "float32";
+  info.weight_type = NameOf(traits.matrices);
+  info.state_type = NameOf(StateTypeOf(blueprint));
   info.record_bytes = StateLayout(blueprint.needs).record_bytes();
   info.kv_bytes_per_token = kv.bytes_per_token();
   for (const LayerNeeds& needs : blueprint.needs) {

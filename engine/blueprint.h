@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "engine/kv_pages.h"
 #include "engine/load.h"
 #include "engine/model_config.h"
@@ -25,6 +26,10 @@ Blueprint MakeBlueprint(ModelConfig config, const DeviceTraits& traits);
 
 // Puts in what the device's own versions of the layers want.
 void FitToDevice(const Device& device, Blueprint* blueprint);
+
+// InvalidArgument, naming flag, value and model type, if states are to be bfloat16 and no layer has
+// one that can be.
+absl::Status CheckStateType(const Blueprint& blueprint, const DeviceTraits& traits);
 
 // All but the fingerprint, which is of the numbers too. `parameters`: those of the files.
 ModelInfo InfoOf(const std::string& model_dir, const Blueprint& blueprint, int64_t parameters,

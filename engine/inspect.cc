@@ -79,10 +79,11 @@ void CheckCapacity(const InspectOptions& options, const Blueprint& blueprint, co
 
 void InspectModel(const InspectOptions& options, const TensorFiles& files, ModelConfig config,
                   Inspection* found, Faults* faults) {
-  const std::unique_ptr<Device> device = OpenCpuDevice({});
+  const std::unique_ptr<Device> device = OpenCpuDevice({.states = options.states});
   const DeviceTraits traits = device->traits();
   FitToFiles(files, &config);
   const Blueprint blueprint = MakeBlueprint(std::move(config), traits);
+  if (absl::Status fits = CheckStateType(blueprint, traits); !fits.ok()) faults->push_back(fits);
   for (const Block& block : blueprint.config.blocks) {
     const std::string& type = block.spec.type;
     std::vector<std::string>& mlps = found->mlps;

@@ -9,11 +9,13 @@
 #include <vector>
 
 #include "engine/load.h"
+#include "kernels/tensor.h"
 
 namespace eddy {
 
 struct InspectOptions {
   LoadOptions load = {};               // of the server that would serve it; names the folder
+  DType states = DType::kF32;          // likewise, see DeviceTraits
   std::optional<int64_t> memory = {};  // free bytes; else those that this machine has now
   bool weights = false;                // also reads every number, and looks for NaN and infinity
 };

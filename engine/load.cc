@@ -101,6 +101,14 @@ absl::StatusOr<Sha256::Digest> Fingerprint(const std::string& model_dir,
   return hash.Finish();
 }
 
+// Of the numbers of the model, and of the types and places of a checkpoint's.
+uint64_t CheckpointHash(const ModelInfo& info) {
+  uint64_t model = 0, layout = 0;
+  std::memcpy(&model, info.fingerprint.data(), sizeof(model));
+  std::memcpy(&layout, info.layout_fingerprint.data(), sizeof(layout));
+  return model ^ layout;
+}
+
 }  // namespace
 
 absl::StatusOr<DType> StoredWeightType(const std::string& model_dir) {
@@ -122,6 +130,7 @@ absl::StatusOr<LoadedModel> LoadModel(const LoadOptions& options, Device* device
   EDDY_ASSIGN_OR_RETURN(const TensorFiles files, TensorFiles::Open(options.model_dir));
   FitToFiles(files, &config);
   Blueprint blueprint = MakeBlueprint(std::move(config), traits);
+  EDDY_RETURN_IF_ERROR(CheckStateType(blueprint, traits));
   FitToDevice(*device, &blueprint);
   EDDY_ASSIGN_OR_RETURN(const WeightPlan plan,
                         PlanWeights(files, blueprint.weights, blueprint.config.unused_tensors));
@@ -162,8 +171,6 @@ absl::StatusOr<LoadedModel> LoadModel(const LoadOptions& options, Device* device
                         MakeModel(blueprint, std::move(weights), *records, *kv, capacity, device));
   if (const auto error = device->Finish()) return absl::UnavailableError(*error);
 
-  uint64_t model_hash = 0;
-  std::memcpy(&model_hash, loaded.info.fingerprint.data(), sizeof(model_hash));
   auto executor = std::make_unique<DeviceExecutor>(
       DeviceExecutor::Parts{.device = device,
                             .model = std::move(model),
@@ -176,7 +183,7 @@ absl::StatusOr<LoadedModel> LoadModel(const LoadOptions& options, Device* device
                             .blocks = NamesOf(blueprint.config),
                             .vocab = blueprint.ends.vocab,
                             .pages_per_sequence = capacity.pages_per_sequence,
-                            .model_hash = model_hash});
+                            .model_hash = CheckpointHash(loaded.info)});
   if (options.record_steps && traits.records_steps) executor->RecordSteps(capacity.slots);
   if (const auto error = device->Finish()) return absl::UnavailableError(*error);
   for (const absl::string_view line : absl::StrSplit(device->choices(), '\n', absl::SkipEmpty())) {

@@ -40,13 +40,13 @@ struct ModelInfo {
       layers;  // mixer types, equal neighbours counted together
   std::optional<int32_t> bos_token;
   std::vector<int32_t> eos_tokens;
-  std::string weight_type;  // type held: "float32", "bfloat16"
-  std::string state_type;
-  int64_t record_bytes = 0;                         // of one sequence
-  int64_t kv_bytes_per_token = 0;                   // 0: no attention layers
-  bool kalman_readouts = false;                     // layers that set TokenReport::kalman
-  int64_t max_positions = 0;                        // 0: unbounded
-  std::array<uint8_t, 32> fingerprint = {};         // SHA-256 of configuration and weights
+  std::string weight_type;                   // type held: "float32", "bfloat16"
+  std::string state_type;                    // of delta rules; "float32" where there are none
+  int64_t record_bytes = 0;                  // of one sequence
+  int64_t kv_bytes_per_token = 0;            // 0: no attention layers
+  bool kalman_readouts = false;              // layers that set TokenReport::kalman
+  int64_t max_positions = 0;                 // 0: unbounded
+  std::array<uint8_t, 32> fingerprint = {};  // SHA-256 of configuration and weights
   std::array<uint8_t, 32> layout_fingerprint = {};  // SHA-256 of the state layout
   // Which tokenizer the config names: kind "tokenizer.json", "sentencepiece", "bytes", or empty.
   std::string tokenizer_kind;

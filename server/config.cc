@@ -44,8 +44,11 @@ void AddModelFlags(ServerConfig* c, FlagSet* flags) {
       "weight_type", &c->weight_type, flag::OneOf({"stored", "float32", "bfloat16"}),
       "type of the weights held on a GPU; stored: bfloat16 if the file's are, else float32. A "
       "CPU holds float32");
+  flags->Add("state_type", &c->state_type, flag::OneOf({"float32", "bfloat16"}),
+             "type in which the states of delta rules are held; all is computed in float32");
   flags->Add("write_back_ring", &c->write_back_ring, flag::Number(1, 16),
-             "GPU: every so many tokens the state of a delta layer is written; 1: at each");
+             "every so many tokens the state of a delta layer is written; 1: at each. A CPU writes "
+             "float32 at each");
   flags->Add("cuda_graphs", &c->cuda_graphs, flag::Bool(),
              "GPU: decode steps are recorded once and replayed");
   flags->Add("check_layers", &c->check_layers, flag::Bool(),

@@ -20,6 +20,7 @@ struct ServerConfig {
   int device_index = 0;
   int cpu_threads = 0;
   std::string weight_type = "stored";
+  std::string state_type = "float32";
   int write_back_ring = 16;
   bool cuda_graphs = true;
   bool check_layers = false;

@@ -39,7 +39,8 @@ absl::StatusOr<OpenedDevice> OpenDevice(const ServerConfig& config) {
   DeviceOptions options = {.ordinal = config.device_index,
                            .threads = config.cpu_threads,
                            .pending_updates = config.write_back_ring,
-                           .matrices = DType::kF32};
+                           .matrices = DType::kF32,
+                           .states = config.state_type == "bfloat16" ? DType::kBF16 : DType::kF32};
   if (config.weight_type == "bfloat16") options.matrices = DType::kBF16;
   if (config.weight_type == "stored") {
     EDDY_ASSIGN_OR_RETURN(options.matrices, StoredWeightType(config.model_dir));

@@ -69,6 +69,7 @@ nlohmann::ordered_json ToJson(const Inspection& found) {
     json["hidden_size"] = model.hidden_size;
     json["weight_type"] = model.weight_type;
     json["weight_bytes"] = found.weight_bytes;
+    json["state_type"] = model.state_type;
     json["state_bytes_per_sequence"] = model.record_bytes;
     json["kv_bytes_per_token"] = model.kv_bytes_per_token;
     json["kv_bytes_per_page"] = found.page_bytes;
@@ -92,12 +93,15 @@ class ModelInspect : public Command {
                "free memory to reckon with; default: what this machine has free");
     flags->Add("weights", &options_.weights, flag::Bool(),
                "read all numbers too, and look for NaN and infinity");
+    flags->Add("state_type", &state_type_, flag::OneOf({"float32", "bfloat16"}),
+               "type of states of the server that would serve it");
   }
 
   std::vector<std::string> Prepare(const CommonFlags&, const FlagSet&,
                                    const std::vector<std::string>& words) override {
     if (words.size() != 1) return {"model inspect takes one folder"};
     options_.load.model_dir = words[0];
+    if (state_type_ == "bfloat16") options_.states = DType::kBF16;
     return {};
   }
 
@@ -121,6 +125,7 @@ class ModelInspect : public Command {
 
  private:
   InspectOptions options_;
+  std::string state_type_ = "float32";
   int exit_status_ = 0;
 };
 

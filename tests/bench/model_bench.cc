@@ -33,6 +33,7 @@ struct Options {
   std::string model_dir;
   std::string device = "cuda";
   std::string weight_type = "stored";
+  std::string state_type = "float32";
   std::string streams = "1,64,256,1024";
   int prompt = 131072;
   std::string positions = "1000,1000000";
@@ -178,6 +179,8 @@ int Main(int argc, char** argv) {
   flags.Add("device", &options.device, flag::OneOf({"cpu", "cuda"}), "where it runs");
   flags.Add("weight_type", &options.weight_type, flag::OneOf({"stored", "float32", "bfloat16"}),
             "on a GPU");
+  flags.Add("state_type", &options.state_type, flag::OneOf({"float32", "bfloat16"}),
+            "of delta rules");
   flags.Add("streams", &options.streams, flag::Text("numbers"), "how many decode at once");
   flags.Add("prompt", &options.prompt, flag::Number(0, 1 << 20), "tokens of the prompt; 0: none");
   flags.Add("positions", &options.positions, flag::Text("numbers"),
@@ -189,7 +192,9 @@ int Main(int argc, char** argv) {
   if (!parsed.faults.empty()) return 2;
   const std::vector<int> streams = Numbers(options.streams);
   const std::vector<int> positions = Numbers(options.positions);
-  DeviceOptions device_options = {.matrices = DType::kF32};
+  DeviceOptions device_options = {
+      .matrices = DType::kF32,
+      .states = options.state_type == "bfloat16" ? DType::kBF16 : DType::kF32};
   const absl::StatusOr<DType> stored = StoredWeightType(options.model_dir);
   EDDY_CHECK(stored.ok());
   device_options.matrices = options.weight_type == "stored"     ? *stored

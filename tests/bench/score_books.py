@@ -4,7 +4,7 @@
 Each book is one call, from a zero state, so its state runs through to the end; what no token before
 it predicts, the one that begins the text, is not scored. To compare with the model's card.
 
-usage: score_books.py BIN_DIR MODEL_DIR BOOK.txt...
+usage: score_books.py BIN_DIR MODEL_DIR [--SERVER_FLAG=VALUE...] BOOK.txt...
 """
 
 import math
@@ -35,9 +35,12 @@ def score(bin_dir: str, port: int, book: str) -> tuple[float, int]:
 
 
 def main() -> int:
-    bin_dir, model_dir, *books = sys.argv[1:]
+    bin_dir, model_dir, *rest = sys.argv[1:]
+    flags = [word for word in rest if word.startswith("--")]
+    books = [word for word in rest if not word.startswith("--")]
     all_bits, all_bytes, all_tokens = 0.0, 0, 0
-    with ServerProcess(os.path.join(bin_dir, "eddy-server"), model_dir, FLAGS) as server:
+    with ServerProcess(os.path.join(bin_dir, "eddy-server"), model_dir,
+                       (*FLAGS, *flags)) as server:
         for book in books:
             bits, tokens = score(bin_dir, server.port, book)
             size = os.path.getsize(book)

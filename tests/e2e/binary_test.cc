@@ -18,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "eddy/v1/generation.grpc.pb.h"
+#include "eddy/v1/model.grpc.pb.h"
 #include "tests/engine/model_files.h"
 #include "tests/testing/get_metrics.h"
 #include "tests/testing/rpc_details.h"
@@ -62,6 +63,8 @@ TEST(Binary, RefusesUnknownAndWrongFlags) {
   ExpectRefusal(&unknown, "no_such_flag");
   Program wrong(Arguments({"--memory_fraction=7"}));
   ExpectRefusal(&wrong, "memory_fraction");
+  Program type(Arguments({"--state_type=float16"}));
+  ExpectRefusal(&type, "--state_type=float16: must be one of float32, bfloat16");
 }
 
 TEST(Binary, RefusesAModelThatCannotBeRead) {
@@ -69,6 +72,32 @@ TEST(Binary, RefusesAModelThatCannotBeRead) {
   Program nothing(
       {absl::StrCat("--model_dir=", empty.path()), "--listen=127.0.0.1:0", "--metrics_listen="});
   ExpectRefusal(&nothing, "config.json");
+}
+
+TEST(Binary, HoldsStatesInTheTypeItIsToldAndSaysSo) {
+  Program program(Arguments({"--state_type=bfloat16"}));
+  const nlohmann::json ports = program.Ports();
+  const auto channel = grpc::CreateChannel(absl::StrCat("127.0.0.1:", ports.value("listen", 0)),
+                                           grpc::InsecureChannelCredentials());
+  grpc::ClientContext of_model, of_call;
+  v1::GetModelResponse model;
+  ASSERT_TRUE(v1::ModelService::NewStub(channel)->GetModel(&of_model, {}, &model).ok());
+  EXPECT_EQ(model.model().state_type(), v1::DATA_TYPE_BFLOAT16);
+  v1::GenerateRequest request = LongRequest();
+  request.mutable_stopping()->set_max_new_tokens(100);
+  v1::GenerateResponse response;
+  const grpc::Status status = StubOf(ports)->Generate(&of_call, request, &response);
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  ASSERT_EQ(response.outputs_size(), 1);
+  EXPECT_EQ(response.outputs(0).finish_info().usage().generated_tokens(), 100u);
+  EXPECT_NE(GetMetrics(ports.value("metrics_listen", 0)).find("state_type=\"bfloat16\""),
+            std::string::npos);
+}
+
+TEST(Binary, RefusesATypeOfStatesThatItsModelDoesNotHave) {
+  Program program({"--model_dir=tests/golden/gla_a", "--listen=127.0.0.1:0",
+                   "--metrics_listen=", "--state_type=bfloat16"});
+  ExpectRefusal(&program, "--state_type=bfloat16: model type gla has no layer with a delta rule");
 }
 
 TEST(Binary, RefusesPortsThatAreTaken) {

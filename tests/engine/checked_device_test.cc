@@ -150,9 +150,16 @@ TEST(CheckedDevice, FindsNothingInGoodLayersHoweverSequencesComeAndGo) {
   const char* const minutes = std::getenv("EDDY_TEST_MINUTES");
   const absl::Time begin = absl::Now();
   const absl::Time end = begin + absl::Minutes(minutes == nullptr ? 0 : std::atof(minutes));
-  std::vector<std::pair<Mix, DType>> choices;
-  for (const Mix& mix : {GptWithKalman(), WindowedAndWhole(), AllDeltas(), AllScans(), Tiles()}) {
-    for (DType type : WeightTypes()) choices.emplace_back(mix, type);
+  struct Choice {
+    Mix mix;
+    DType matrices, states = DType::kF32;
+  };
+  std::vector<Choice> choices;
+  for (DType type : WeightTypes()) {
+    for (const Mix& mix : {GptWithKalman(), WindowedAndWhole(), AllDeltas(), AllScans(), Tiles()}) {
+      choices.push_back({mix, type});
+    }
+    choices.push_back({AllDeltas(), type, DType::kBF16});
   }
   Counts counts;
   int models = 0;
@@ -161,11 +168,12 @@ TEST(CheckedDevice, FindsNothingInGoodLayersHoweverSequencesComeAndGo) {
     if (models % static_cast<int>(choices.size()) == 0) {
       std::shuffle(choices.begin(), choices.end(), random);
     }
-    const auto& [mix, type] = choices[static_cast<size_t>(models) % choices.size()];
+    const auto& [mix, type, states] = choices[static_cast<size_t>(models) % choices.size()];
     SCOPED_TRACE(::testing::Message() << "model " << models << ", " << mix.name
-                                      << (type == DType::kBF16 ? " in bfloat16" : " in float"));
+                                      << (type == DType::kBF16 ? " in bfloat16" : " in float")
+                                      << (states == DType::kBF16 ? ", states in bfloat16" : ""));
     const RandomModel model(mix.config, static_cast<unsigned>(random()));
-    const std::unique_ptr<Device> device = MakeCheckedDevice(testing::OpenTestDevice(type));
+    const std::unique_ptr<Device> device = MakeCheckedDevice(testing::OpenTestDevice(type, states));
     Crowd crowd(model.path(), device.get(), random);
     ASSERT_NO_FATAL_FAILURE(crowd.Run(/*steps=*/40, &counts));
     ++models;

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "engine/blueprint.h"
+#include "kernels/bf16.h"
 #include "kernels/state_layout.h"
 #include "tests/engine/model_runner.h"
 
@@ -241,6 +242,23 @@ TEST(DeviceExecutor, StartsEverySlotFromTheModelsInitialState) {
       EXPECT_EQ(state, NativeModel::Initial());
     }
     runner.Run(Greedy(Prompt(20), 5));  // leaves the only slot changed
+  }
+}
+
+TEST(DeviceExecutor, StartsEverySlotFromTheInitialStateAsItsTypeHoldsIt) {
+  const NativeModel native(/*learned=*/true);
+  const std::unique_ptr<Device> device = OpenCpuDevice({.threads = 1, .states = DType::kBF16});
+  ModelRunner runner(native.path(), {.slots = 1, .rows = 8}, device.get());
+  const Blueprint blueprint = MakeBlueprint(*ReadModelConfig(native.path()), device->traits());
+  const StateLayout layout(blueprint.needs);
+  const Answer fresh = runner.Run({.prompt = {5}, .keep_state = true});
+  ASSERT_EQ(fresh.end.state->record.size(), static_cast<size_t>(layout.persistent_bytes()));
+  for (size_t block : {0, 2}) {
+    std::vector<uint16_t> state(2 * 24 * 48), expected(state.size());
+    std::memcpy(state.data(), fresh.end.state->record.data() + layout.offset(block, 0),
+                state.size() * 2);
+    ToBF16(NativeModel::Initial().data(), std::ssize(expected), expected.data());
+    EXPECT_EQ(state, expected);
   }
 }
 

@@ -155,6 +155,9 @@ TEST(LayoutFingerprint, FollowsWhatGivesTheBytesTheirMeaning) {
   other = Layers();
   other[1].state[0].shape = {4, 1, 1, 1};
   EXPECT_NE(LayoutFingerprint(other), original);
+  other = Layers();
+  other[1].state[0].dtype = DType::kF32;
+  EXPECT_NE(LayoutFingerprint(other), original);
 }
 
 TEST(StepBuffers, SayWhatWasAdded) {

@@ -70,6 +70,7 @@ const Range kRanges[] = {
     {"device_index", {"0", "15"}, {"-1", "16"}},
     {"cpu_threads", {"0", "256"}, {"-1", "257"}},
     {"weight_type", {"stored", "float32", "bfloat16"}, {"", "float16"}},
+    {"state_type", {"float32", "bfloat16"}, {"", "float16", "bf16"}},
     {"write_back_ring", {"1", "16"}, {"0", "17"}},
     {"cuda_graphs", {"true", "false"}, {"maybe"}},
     {"check_layers", {"true", "false"}, {"maybe"}},
@@ -267,8 +268,8 @@ TEST(ServerConfig, TellsAllFaultsAtOnce) {
 }
 
 TEST(ServerConfig, HasNoFlagOfAFeatureThatIsNotThere) {
-  for (const char* flag : {"state_type=float32", "session_bytes=0", "prefix_cache_bytes=0",
-                           "auth_tokens_file=x", "helpfull", "fromenv=x"}) {
+  for (const char* flag :
+       {"session_bytes=0", "prefix_cache_bytes=0", "auth_tokens_file=x", "helpfull", "fromenv=x"}) {
     EXPECT_THAT(Faults(Read({std::string("--") + flag})),
                 ElementsAre(std::string("--") + flag + ": unknown flag"));
   }

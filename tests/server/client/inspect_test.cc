@@ -24,6 +24,15 @@ TEST_F(ClientTest, InspectShowsAGoodFolderWithoutAServer) {
   EXPECT_THAT(json["problems"], IsEmpty());
   EXPECT_EQ(json["slots"], 16);
   EXPECT_GT(json["kv_bytes_per_token"], 0);
+  EXPECT_EQ(json["state_type"], "float32");
+}
+
+TEST_F(ClientTest, InspectReckonsWithTheTypeOfStatesOfTheServer) {
+  EXPECT_EQ(Run({"model", "inspect", kGood, "--state_type=bfloat16", "--output=json"}), 0) << err();
+  EXPECT_EQ(nlohmann::json::parse(out())["state_type"], "bfloat16");
+  EXPECT_EQ(Run({"model", "inspect", "tests/golden/mamba2_a", "--state_type=bfloat16"}), 1);
+  EXPECT_THAT(out(), HasSubstr("problem: --state_type=bfloat16: model type mamba2"));
+  EXPECT_EQ(Run({"model", "inspect", kGood, "--state_type=float16"}), 2);
 }
 
 TEST_F(ClientTest, InspectTellsProblemsWithStatusOne) {
