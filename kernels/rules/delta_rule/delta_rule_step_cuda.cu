@@ -248,20 +248,24 @@ void LaunchFloats(const Step& step, const DeltaRuleCudaArgs& args) {
   return Launch<Tile<float, 4, 32, kKeyGroups, kRows, false, blocks(32)>>(step, args);
 }
 
-// The same with bfloat16 states; eight per access where there are enough heads for narrow blocks of
-// few threads. The thresholds are measured.
+// The same with bfloat16 states. Wide accesses take few threads, of which many heads make enough;
+// few heads get more threads each, and the fewest of all more registers. Where one begins to be
+// faster than the other is measured.
 template <int kKeyGroups>
 void LaunchHalves(const Step& step, const DeltaRuleCudaArgs& args) {
   using Half = __nv_bfloat16;
-  constexpr int kRows = 16, kFewHeads = 2048;
+  constexpr int kRows = 16, kFewHeads = 512, kManyHeads = 2048;
   const bool exact = args.shape.key_dim == kKeyGroups * kRows;
-  const int64_t value_dim = args.shape.value_dim;
+  const int64_t value_dim = args.shape.value_dim, heads = Heads(step, args);
   if constexpr (kKeyGroups <= 8) {
-    if (exact && value_dim % 128 == 0 && Heads(step, args) > kFewHeads) {
+    if (exact && value_dim % 128 == 0 && heads > kManyHeads) {
       return Launch<Tile<Half, 8, 128, kKeyGroups, kRows, true, 32 / kKeyGroups>>(step, args);
     }
+    if (exact && value_dim % 64 == 0 && heads > kFewHeads) {
+      return Launch<Tile<Half, 4, 64, kKeyGroups, kRows, true, 40 / kKeyGroups>>(step, args);
+    }
   } else {
-    if (exact && value_dim % 64 == 0 && Heads(step, args) > kFewHeads / 4) {
+    if (exact && value_dim % 64 == 0 && heads > kFewHeads) {
       return Launch<Tile<Half, 8, 64, kKeyGroups, kRows, true, 64 / kKeyGroups>>(step, args);
     }
   }
