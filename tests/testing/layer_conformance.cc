@@ -48,6 +48,7 @@ class Laws {
   void Stride();
   void Fresh();
   void Lost();
+  void LostRow();
   void RecordGoesOn();
   void Quiet();
   void Readouts();
@@ -246,6 +247,27 @@ void Laws::Lost() {
   }
 }
 
+// A row of a prompt is lost: those before it in the same step are not, and the row shows it.
+void Laws::LostRow() {
+  LayerRig rig = MakeRig(2);
+  for (int lost : {1, test_.rows / 2, test_.rows - 1}) {
+    for (int32_t slot : {1, 2}) rig.Fill(slot);
+    std::vector<float> x = x_;
+    std::fill_n(x.begin() + lost * d_model_, d_model_, std::numeric_limits<float>::quiet_NaN());
+    const auto out = rig.Run({{.slot = 1, .x = x}, {.slot = 2, .x = x_}});
+    const auto finite = [](float value) { return std::isfinite(value); };
+    const auto is_finite = [&](int begin, int end) {
+      const std::vector<float> rows = Part(out, d_model_, begin, end);
+      return std::all_of(rows.begin(), rows.end(), finite);
+    };
+    const std::string what =
+        "lost: row " + std::to_string(lost) + " of " + std::to_string(test_.rows);
+    EXPECT_TRUE(is_finite(0, lost)) << what << " shows in rows before it";
+    EXPECT_FALSE(is_finite(lost, lost + 1)) << what << " does not show";
+    EXPECT_TRUE(is_finite(test_.rows, 2 * test_.rows)) << what << " shows in another sequence";
+  }
+}
+
 void Laws::RecordGoesOn() {
   const int half = test_.rows / 2;
   const auto head = Part(x_, d_model_, 0, half), tail = Part(x_, d_model_, half, test_.rows);
@@ -325,6 +347,7 @@ void CheckLayerBits(Device& device, const LayerCase& test, uint32_t seed) {
   laws.Stride();
   laws.Fresh();
   laws.Lost();
+  laws.LostRow();
   laws.RecordGoesOn();
 }
 
@@ -338,6 +361,7 @@ void CheckLayerLaws(Device& device, const LayerCase& test, uint32_t seed) {
   laws.Stride();
   laws.Fresh();
   laws.Lost();
+  laws.LostRow();
   laws.RecordGoesOn();
   laws.Quiet();
   laws.Readouts();

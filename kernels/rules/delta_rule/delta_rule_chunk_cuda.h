@@ -45,6 +45,7 @@ int64_t DeltaChunkReadoutFloats(const DeltaRuleShape& shape);
 //
 // The bits of a sequence depend on its own rows and state and on the shape alone. Products take
 // bf16 operands and sum in fp32; decays, the inverse and the state between the chunks are fp32.
+// Rows before one whose numbers are not finite keep theirs.
 void DeltaRuleChunkCuda(const Step& step, const DeltaChunkArgs& args);
 
 }  // namespace eddy

@@ -56,7 +56,7 @@ __device__ inline float Log2Decay(float g) {
 }
 
 // decays[i] = inclusive sums of the chunk's rows, by the first warp; rows behind `rows` do not
-// decay.
+// decay. None depends on rows behind it.
 __device__ inline void SumScalarDecays(const Problem& p, int64_t head_row, int rows,
                                        float* decays) {
   const int lane = threadIdx.x;
@@ -66,13 +66,13 @@ __device__ inline void SumScalarDecays(const Problem& p, int64_t head_row, int r
   };
   const float first = read(2 * lane);
   float sum = first + read(2 * lane + 1);
-  const float own = sum;
 #pragma unroll
   for (int distance = 1; distance < 32; distance *= 2) {
     const float other = __shfl_up_sync(~0u, sum, distance);
     if (lane >= distance) sum += other;
   }
-  decays[2 * lane] = sum - own + first;
+  const float before = __shfl_up_sync(~0u, sum, 1);
+  decays[2 * lane] = lane > 0 ? before + first : first;
   decays[2 * lane + 1] = sum;
 }
 

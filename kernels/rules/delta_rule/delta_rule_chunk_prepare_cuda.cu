@@ -72,25 +72,49 @@ __device__ void ReadInverse(const float* x, const float* scale, uint32_t (&a)[4]
 
 // to[row of the warp] = a . block, for a block [64, 64] of a matrix in shared memory. Of the 64
 // columns `columns` are stored. `staging` [64, 64] is the half's, and each warp's rows its own.
+// Adds zero to `check`, or NaN if a row of the chunk is lost: one of the left operand loses all
+// columns of a row, one of the right one a column of all rows.
 __device__ void Multiply(const uint32_t (&a)[4][4], uint32_t block, int columns, int rows,
-                         int64_t stride, __nv_bfloat16* to, std::byte* staging) {
+                         int64_t stride, __nv_bfloat16* to, std::byte* staging, float (&check)[2]) {
   const GramPlace place;
   Tiles sums[1] = {};
   MultiplyWrites<64>(a, block, place.lane, sums);
   FinishProducts<0>(sums[0]);
 #pragma unroll
-  for (int i = 0; i < 8; ++i) StageTile(place, i, sums[0][i], staging);
+  for (int i = 0; i < 8; ++i) {
+    StageTile(place, i, sums[0][i], staging);
+#pragma unroll
+    for (int j = 0; j < (i == 0 ? 3 : 2); ++j) {
+      check[j % 2] = __fmaf_rn(sums[0][i][j], 0.0f, check[j % 2]);
+    }
+  }
   StoreStaged(place, columns / 8, rows, stride, staging, to);
+}
+
+// By any warp, for the walk to see. A row that is lost may show in all rows of the chunk, since
+// products with the zeros of T and P do not remove what is not finite.
+template <int K, bool kVector>
+__device__ void LoseChunk(const Problem& p, int rows, int64_t head_row, int head) {
+  const int lane = threadIdx.x % 32;
+  if constexpr (kVector) {
+    float* to = p.chunk_decay + (static_cast<int64_t>(blockIdx.x) * p.value_heads + head) * K;
+    for (int d = lane; d < K; d += 32) to[d] = NAN;
+  } else {
+    float2* to = p.factors + head_row;
+    for (int row = lane; row < rows; row += 32) {
+      to[static_cast<int64_t>(row) * p.value_heads] = {NAN, NAN};
+    }
+  }
 }
 
 // -T diag(beta) [e^G k], by the first half of the threads. `keys` in shared memory are [64, K].
 template <int K>
 __device__ void WriteKeys(const Problem& p, const uint32_t (&a)[4][4], uint32_t keys, int rows,
-                          int64_t head_row, std::byte* staging) {
+                          int64_t head_row, std::byte* staging, float (&check)[2]) {
 #pragma unroll 1
   for (int block = 0; block < K / 64; ++block) {
     Multiply(a, keys + block * kChunk * 128, 64, rows, static_cast<int64_t>(p.value_heads) * K,
-             p.wy_keys + head_row * K + block * 64, staging);
+             p.wy_keys + head_row * K + block * 64, staging, check);
   }
 }
 
@@ -98,7 +122,8 @@ __device__ void WriteKeys(const Problem& p, const uint32_t (&a)[4][4], uint32_t 
 // two are there.
 template <typename LoadTile>
 __device__ void WriteValues(const Problem& p, const uint32_t (&a)[4][4], const std::byte* values,
-                            int rows, int64_t head_row, std::byte* staging, LoadTile load) {
+                            int rows, int64_t head_row, std::byte* staging, float (&check)[2],
+                            LoadTile load) {
   constexpr int kHalf = kPrepareThreads / 2;
   const int tiles = (p.value_dim + kValueTile - 1) / kValueTile;
 #pragma unroll 1
@@ -111,7 +136,7 @@ __device__ void WriteValues(const Problem& p, const uint32_t (&a)[4][4], const s
     const int column = tile * kValueTile;
     Multiply(a, SharedAddress(values + tile % 2 * kBlockBytes), p.value_dim - column, rows,
              static_cast<int64_t>(p.value_heads) * p.value_dim,
-             p.wy_values + head_row * p.value_dim + column, staging);
+             p.wy_values + head_row * p.value_dim + column, staging, check);
     if (tile + 2 < tiles) {
       BarrierSync(1, kHalf);
       load(tile + 2);
@@ -210,11 +235,15 @@ __global__ void __launch_bounds__(kPrepareThreads, Blocks<K, kVector>())
   uint32_t a[4][4];
   ReadInverse(x, thread < kHalf ? key_scale : value_scale, a);
   __syncthreads();
+  float check[2] = {};
   if (thread < kHalf) {
-    WriteKeys<K>(p, a, in.keys, place.rows, head_row, shared + L::kX);
+    WriteKeys<K>(p, a, in.keys, place.rows, head_row, shared + L::kX, check);
   } else {
-    WriteValues(p, a, values, place.rows, head_row, shared + L::kX + kChunk * 128, load_values);
+    WriteValues(p, a, values, place.rows, head_row, shared + L::kX + kChunk * 128, check,
+                load_values);
   }
+  if (__any_sync(~0u, check[0] + check[1] != 0.0f)) [[unlikely]]
+    LoseChunk<K, kVector>(p, place.rows, head_row, head);
 }
 
 template <int K, bool kVector>

@@ -1,5 +1,6 @@
 #include <cuda_runtime.h>
 
+#include <climits>
 #include <type_traits>
 
 #include "kernels/cuda/async_copy.cuh"
@@ -7,6 +8,7 @@
 #include "kernels/cuda/compiled_for.h"
 #include "kernels/cuda/mma.cuh"
 #include "kernels/rules/delta_rule/delta_rule_chunk_cuda.cuh"
+#include "kernels/rules/delta_rule/delta_rule_chunk_lost.cuh"
 #include "kernels/rules/delta_rule/delta_rule_chunk_walker.cuh"
 
 namespace eddy::delta_chunk {
@@ -19,6 +21,7 @@ struct Walk {
   int segment = 0, segments = 1;
   int segment_slot = 0;  // of the sequence's first segment
   int tile = 0;          // of columns
+  __device__ int Chunks() const { return (rows + kChunk - 1) / kChunk; }
 };
 
 // The segment of this block; no rows if there is none.
@@ -126,18 +129,24 @@ struct Plan {
   static constexpr int kStageBytes = Stage<K, kOutputs>::Bytes(kWarps);
 };
 
-// Barriers: one of kMostStages stages is full; is empty.
+constexpr int kNoneLost = INT_MAX;
+
+// Barriers: one of kMostStages stages is full; is empty; the loaders have ended; all have, and a
+// chunk is lost.
 constexpr int kMostStages = 3;
 __device__ inline int Full(int stage) { return 1 + stage; }
 __device__ inline int Empty(int stage) { return 1 + kMostStages + stage; }
+constexpr int kLoaded = 1 + 2 * kMostStages, kLost = kLoaded + 1;
 
-// The loaders' part: keeps all stages but one ahead of the walk.
+// The loaders' part: keeps all stages but one ahead of the walk along so many chunks. The walkers
+// find in `lost_chunk` the first of them in which a row is lost (LoseChunk), or kNoneLost.
 template <int K, bool kVector, bool kOutputs, int kWarps>
-__device__ void LoadChunks(const Problem& p, const Walk& walk, int head, int stages,
-                           uint32_t shared) {
+__device__ void LoadChunks(const Problem& p, const Walk& walk, int head, int chunks, int stages,
+                           std::byte* memory, int* lost_chunk) {
   using P = Plan<K, kOutputs, kWarps>;
   const int behind = stages - 2;  // chunks on their way when one is reported
-  const int chunks = (walk.rows + kChunk - 1) / kChunk, thread = threadIdx.x - kWarps * 32;
+  const int thread = threadIdx.x - kWarps * 32;
+  const uint32_t shared = SharedAddress(memory);
   for (int chunk = 0; chunk < chunks + behind; ++chunk) {
     const int stage = chunk % stages;
     if (chunk < chunks) {
@@ -153,14 +162,37 @@ __device__ void LoadChunks(const Problem& p, const Walk& walk, int head, int sta
       WaitCopies<kMostStages - 2>();
     }
     PublishToProducts();
+    if (kOutputs && thread == 0) {  // which has copied the first factor itself
+      const std::byte* stage = memory + (chunk - behind) % stages * P::kStageBytes;
+      const float factor = *reinterpret_cast<const float*>(stage + Stage<K, kOutputs>::kFactors);
+      if (isnan(factor)) *lost_chunk = min(*lost_chunk, chunk - behind);
+    }
     BarrierArrive(Full((chunk - behind) % stages), P::kThreads);
+  }
+}
+
+// The same for a whole walk, and once more as far as a lost chunk.
+template <int K, bool kVector, bool kOutputs, int kWarps>
+__device__ void LoadAll(const Problem& p, const Walk& walk, int head, int stages, std::byte* memory,
+                        int* lost_chunk) {
+  const auto load = [&](int chunks) {
+    LoadChunks<K, kVector, kOutputs, kWarps>(p, walk, head, chunks, stages, memory, lost_chunk);
+  };
+  if (threadIdx.x == kWarps * 32) *lost_chunk = kNoneLost;
+  load(walk.Chunks());
+  if constexpr (kOutputs) {
+    BarrierSync(kLoaded, Plan<K, kOutputs, kWarps>::kLoaders * 32);
+    const int lost = *lost_chunk;
+    if (lost == kNoneLost) return;
+    BarrierSync(kLost, Plan<K, kOutputs, kWarps>::kThreads);  // all stages are free
+    load(lost);
   }
 }
 
 // The walkers' part.
 template <int K, bool kVector, bool kOutputs, int kWarps>
 __device__ void WalkChunks(const Problem& p, const Walk& walk, int head, int warp, int stages,
-                           std::byte* shared) {
+                           std::byte* shared, const int& lost_chunk) {
   using S = Stage<K, kOutputs>;
   using P = Plan<K, kOutputs, kWarps>;
   const int column = (walk.tile * kWarps + warp) * kColumns;
@@ -168,65 +200,84 @@ __device__ void WalkChunks(const Problem& p, const Walk& walk, int head, int war
   const bool active = column < columns;
   // Products take four warps, of which the last may have no columns.
   const bool multiplies = column - warp % 4 * kColumns < columns;
-  const int chunks = (walk.rows + kChunk - 1) / kChunk;
 
   Walker<K, kVector, kOutputs> walker(threadIdx.x % 32);
-  const int64_t segment_size = static_cast<int64_t>(p.value_dim + K) * K;
-  const auto segment_rows = [&](int segment) {
-    return p.segments +
-           (static_cast<int64_t>(walk.segment_slot + segment) * p.value_heads + head) *
-               segment_size +
-           static_cast<int64_t>(column) * K;
+  // Addresses are made anew whenever they are needed: the walk has no registers to keep them in.
+  const auto anew = [](int64_t at) {
+    asm volatile("" : "+l"(at));
+    return at;
   };
-  if (active) {
-    if constexpr (!kOutputs) {
-      if (column >= p.value_dim) walker.SetIdentity(column - p.value_dim);
-    } else if (walk.segments == 1) {
-      if (p.half_state) {
-        walker.LoadRecord(RecordAt<const __nv_bfloat16>(p, walk.slot, head, column), p.value_dim);
-      } else {
-        walker.LoadRecord(RecordAt<const float>(p, walk.slot, head, column), p.value_dim);
-      }
-    } else {
-      // The last segment's place holds the first one's state; see CombineSegments.
-      walker.LoadRows(segment_rows(walk.segment == 0 ? walk.segments - 1 : walk.segment - 1));
-    }
-  }
+  const auto segment_rows = [&](int segment) {
+    const int64_t place = static_cast<int64_t>(walk.segment_slot + segment) * p.value_heads + head;
+    return p.segments + (anew(place) * (p.value_dim + K) + column) * K;
+  };
+  const auto own_column = [&] { return static_cast<int>(anew(column)); };
   const int64_t stride = static_cast<int64_t>(p.value_heads) * p.value_dim;
-  int64_t at = walk.first_row * stride + static_cast<int64_t>(head) * p.value_dim + column;
-  for (int chunk = 0, index = 0; chunk < chunks; ++chunk, at += kChunk * stride) {
-    BarrierSync(Full(index), P::kThreads);
-    if (multiplies) {
-      std::byte* stage = shared + index * P::kStageBytes;
-      std::byte* slab = stage + S::kSlabs + warp * kSlab;
-      const int rows = min(kChunk, walk.rows - chunk * kChunk);
-      Tiles o;
-      // Every 16 columns have a sum for each row.
-      float* const squares =
-          kOutputs && active && p.squares != nullptr ? p.squares + at / kColumns : nullptr;
-      walker.Chunk(stage, SharedAddress(stage), SharedAddress(slab), rows, o, squares,
-                   stride / kColumns);
-      if (kOutputs && active) {
-        if (p.out_f32) {
-          StoreOutputs(o, threadIdx.x % 32, rows, stride, static_cast<float*>(p.out) + at);
+  // Along so many chunks from the beginning.
+  const auto walk_along = [&](int chunks) {
+    if (active) {
+      if constexpr (!kOutputs) {
+        if (column >= p.value_dim) walker.SetIdentity(column - p.value_dim);
+      } else if (walk.segments == 1) {
+        if (p.half_state) {
+          walker.LoadRecord(RecordAt<const __nv_bfloat16>(p, walk.slot, head, own_column()),
+                            p.value_dim);
         } else {
-          StoreOutputs(o, slab, threadIdx.x % 32, rows, stride,
-                       static_cast<__nv_bfloat16*>(p.out) + at);
+          walker.LoadRecord(RecordAt<const float>(p, walk.slot, head, own_column()), p.value_dim);
         }
+      } else {
+        // The last segment's place holds the first one's state; see CombineSegments.
+        walker.LoadRows(segment_rows(walk.segment == 0 ? walk.segments - 1 : walk.segment - 1));
       }
-      walker.Finish();
     }
-    if (chunk + stages < chunks) BarrierArrive(Empty(index), P::kThreads);
-    index = index + 1 == stages ? 0 : index + 1;
-  }
-  if (!active) return;
+    int64_t at = walk.first_row * stride + static_cast<int64_t>(head) * p.value_dim + column;
+    for (int chunk = 0, index = 0; chunk < chunks; ++chunk, at += kChunk * stride) {
+      BarrierSync(Full(index), P::kThreads);
+      if (multiplies) {
+        std::byte* stage = shared + index * P::kStageBytes;
+        std::byte* slab = stage + S::kSlabs + warp * kSlab;
+        const int rows = min(kChunk, walk.rows - chunk * kChunk);
+        Tiles o;
+        // Every 16 columns have a sum for each row.
+        float* const squares =
+            kOutputs && active && p.squares != nullptr ? p.squares + at / kColumns : nullptr;
+        walker.Chunk(stage, SharedAddress(stage), SharedAddress(slab), rows, o, squares,
+                     stride / kColumns);
+        if (kOutputs && active) {
+          if (p.out_f32) {
+            StoreOutputs(o, threadIdx.x % 32, rows, stride, static_cast<float*>(p.out) + at);
+          } else {
+            StoreOutputs(o, slab, threadIdx.x % 32, rows, stride,
+                         static_cast<__nv_bfloat16*>(p.out) + at);
+          }
+        }
+        walker.Finish();
+      }
+      if (chunk + stages < chunks) BarrierArrive(Empty(index), P::kThreads);
+      index = index + 1 == stages ? 0 : index + 1;
+    }
+  };
   if constexpr (!kOutputs) {
-    walker.StoreRows(segment_rows(walk.segment));
-  } else if (walk.segment == walk.segments - 1) {
+    walk_along(walk.Chunks());
+    if (active) walker.StoreRows(segment_rows(walk.segment));
+  } else {
+    int chunks = walk.Chunks();
+    while (true) {
+      walk_along(chunks);
+      if (chunks < walk.Chunks() || lost_chunk == kNoneLost) break;
+      chunks = lost_chunk;
+      BarrierSync(kLost, P::kThreads);
+    }
+    if (!active) return;
+    if (lost_chunk != kNoneLost) [[unlikely]] {
+      const int row = lost_chunk * kChunk;
+      StepRows(p, walk.first_row + row, min(kChunk, walk.rows - row), head, column, walker);
+    }
+    if (walk.segment < walk.segments - 1) return;
     if (p.half_state) {
-      walker.StoreRecord(RecordAt<__nv_bfloat16>(p, walk.slot, head, column), p.value_dim);
+      walker.StoreRecord(RecordAt<__nv_bfloat16>(p, walk.slot, head, own_column()), p.value_dim);
     } else {
-      walker.StoreRecord(RecordAt<float>(p, walk.slot, head, column), p.value_dim);
+      walker.StoreRecord(RecordAt<float>(p, walk.slot, head, own_column()), p.value_dim);
     }
   }
 }
@@ -234,6 +285,9 @@ __device__ void WalkChunks(const Problem& p, const Walk& walk, int head, int war
 // Grid: segments and in them tiles of columns, so that those who read the same run at the same
 // time; value heads. A tile has 16 columns for each warp. Without outputs the columns are V of the
 // zero state and then K of the identity.
+//
+// The decays of a chunk in which a row is lost are NaN, and so is the state behind it. A block that
+// has met one walks again as far as there, and takes that chunk's rows one by one.
 template <int K, bool kVector, bool kOutputs, int kWarps>
 __global__ void __launch_bounds__(Plan<K, kOutputs, kWarps>::kThreads, 1)
     Scan(const Problem p, int max_segments, int tiles, int stages) {
@@ -242,12 +296,13 @@ __global__ void __launch_bounds__(Plan<K, kOutputs, kWarps>::kThreads, 1)
   const Walk walk = FindWalk(p, max_segments, tiles);
   if (walk.rows == 0 || (!kOutputs && walk.segment == walk.segments - 1)) return;
   const int head = blockIdx.y, warp = threadIdx.x / 32;
+  __shared__ int lost_chunk;
   if (warp >= kWarps) {
     if constexpr (P::kUneven) LimitRegisters<88>();
-    LoadChunks<K, kVector, kOutputs, kWarps>(p, walk, head, stages, SharedAddress(shared));
+    LoadAll<K, kVector, kOutputs, kWarps>(p, walk, head, stages, shared, &lost_chunk);
   } else {
     if constexpr (P::kUneven) ExtendRegisters<208>();
-    WalkChunks<K, kVector, kOutputs, kWarps>(p, walk, head, warp, stages, shared);
+    WalkChunks<K, kVector, kOutputs, kWarps>(p, walk, head, warp, stages, shared, lost_chunk);
   }
 }
 

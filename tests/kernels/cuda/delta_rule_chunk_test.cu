@@ -1,5 +1,6 @@
 // Proves that the chunk form on the GPU computes the delta rule: random packs of sequences of all
-// kinds against the token recurrence in float64, from the same bf16 inputs.
+// kinds against the token recurrence in float64, from the same bf16 inputs; that a lost row reaches
+// neither rows before it nor other sequences.
 //
 // Tolerance. Every product takes operands rounded to bf16, whose relative errors are at most 2^-8
 // and 1.7e-3 in the mean square. A result passes through four such products (the inverse with the
@@ -321,6 +322,69 @@ TEST_F(DeltaRuleChunk, GivesASequenceTheSameBitsAloneAsAmongOthers) {
     EXPECT_EQ(0, std::memcmp(&by_itself.records[3 * in.record_floats],
                              &together.records[3 * in.record_floats], in.record_floats * 4));
     EXPECT_FALSE(std::isnan(by_itself.out[0]));
+  }
+}
+
+// Through any of its inputs, at any place of a chunk. The rule on the CPU is held to the same.
+TEST_F(DeltaRuleChunk, LosesNothingButARowThatIsLostAndWhatFollowsIt) {
+  constexpr int kInputs = 6, kLostOne = 2;
+  for (const Case& c : CasesToTry(random_)) {
+    SCOPED_TRACE(c.name);
+    Pack pack;
+    const int more = c.out_type == DType::kF32 ? 4100 : 0;  // in segments
+    const int rows = std::uniform_int_distribution<int>(100, 200)(random_) + more;
+    for (const int length : {1, 70, rows, 130}) pack.Add(length, pack.sequences() + 1);
+    const Inputs good = Draw(random_, c, pack.rows(), 5);
+    const int64_t row_size = c.shape.value_heads * c.shape.value_dim;
+    const int first = pack.row_start[kLostOne], end = pack.row_start[kLostOne + 1];
+    const Results whole = RunOnGpu(c, pack, good);
+    std::vector<double> exact(pack.rows() * row_size);
+    for (int64_t head = 0; head < c.shape.value_heads; ++head) {
+      const int64_t size = c.shape.key_dim * c.shape.value_dim;
+      const auto* record = &good.records[3 * good.record_floats + head * size];
+      std::vector<double> state(record, record + size);
+      Recur(c, good, first, end - first, head, state.data(), exact.data());
+    }
+    double size = 0;  // the mean square of an output
+    for (double x : exact) size += x * x / static_cast<double>((end - first) * row_size);
+    for (int trial : testing::Trials(4 * kInputs)) {
+      Inputs in = good;
+      const float value = trial / kInputs % 2 == 0 ? NAN : INFINITY;
+      const int input = trial % kInputs;
+      const int lost = std::uniform_int_distribution<int>(first, end - 1)(random_);
+      const auto lose = [&](auto& values, auto to) {
+        const int64_t width = std::ssize(values) / pack.rows();
+        if (width == 0) return false;
+        values[lost * width + std::uniform_int_distribution<int64_t>(0, width - 1)(random_)] = to;
+        return true;
+      };
+      Bf16s* const inputs[] = {&in.q, &in.k, &in.w, &in.v};
+      const bool has = input < 4 ? lose(*inputs[input], __float2bfloat16(value))
+                                 : lose(input == 4 ? in.beta : in.g, value);
+      if (!has) continue;
+      SCOPED_TRACE("input " + std::to_string(input) + ", row " + std::to_string(lost - first));
+      const Results got = RunOnGpu(c, pack, in);
+      // A few rows may be next to nothing, or far greater than the others.
+      double off = 0, own = 0, mean = size * static_cast<double>((lost - first) * row_size);
+      for (int64_t i = first * row_size; i < lost * row_size; ++i) {
+        off += std::pow(got.out[i] - exact[i], 2);
+        own += exact[i] * exact[i];
+      }
+      EXPECT_LE(std::sqrt(off), kTolerance * std::sqrt(std::max(own, mean)))
+          << "a row before the lost one";
+      const auto finite = [](float x) { return std::isfinite(x); };
+      EXPECT_FALSE(std::all_of(&got.out[lost * row_size], &got.out[(lost + 1) * row_size], finite))
+          << "the lost row does not show it";
+      const float* record = &got.records[3 * in.record_floats];
+      EXPECT_EQ(input == 0, std::all_of(record, record + in.record_floats, finite)) << "its state";
+      for (int i : {1, 3}) {
+        const int64_t at = pack.row_start[i] * row_size, record_at = (i + 1) * in.record_floats;
+        const int64_t bytes = (pack.row_start[i + 1] - pack.row_start[i]) * row_size * 4;
+        EXPECT_EQ(0, std::memcmp(&got.out[at], &whole.out[at], bytes)) << "another sequence";
+        EXPECT_EQ(0, std::memcmp(&got.records[record_at], &whole.records[record_at],
+                                 in.record_floats * 4));
+      }
+    }
   }
 }
 
