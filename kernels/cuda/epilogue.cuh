@@ -47,4 +47,41 @@ __device__ inline float FinishSum(float sum, float up, float old, const float* b
   return value;
 }
 
+// Where a warp's sums belong: with g = lane / 4, t = lane % 4, the i-th to out g + 8 (i / 2), row
+// 2 t + i % 2. With a gate, the sums of out g + 8 are those of w.
+template <typename As>
+struct Elements {
+  __device__ Elements(const FixedPart& given, int rows, int first_row, int first_out)
+      : part(given),
+        row(first_row + static_cast<int>(threadIdx.x % 4) * 2),
+        out(first_out + static_cast<int>(threadIdx.x % 32 / 4)),
+        row_end(rows) {}
+  __device__ bool Has(int i) const {
+    return row + i % 2 < row_end && out + i / 2 * 8 < part.out && (!As::kGate || i < 2);
+  }
+  __device__ int64_t At(int i) const { return (row + i % 2) * part.y_stride + out + i / 2 * 8; }
+  // What is in y; zeros stay where nothing is.
+  __device__ void Load(float (&old)[4]) const {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (Has(i)) old[i] = static_cast<const float*>(part.y)[At(i)];
+    }
+  }
+  __device__ void Store(const float (&sums)[4], const float (&old)[4]) const {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (!Has(i)) continue;
+      const float* const bias = part.bias == nullptr ? nullptr : part.bias + out + i / 2 * 8;
+      const float value = FinishSum<As>(sums[i], sums[(i + 2) % 4], old[i], bias);
+      if constexpr (As::kHalf) {
+        static_cast<__nv_bfloat16*>(part.y)[At(i)] = __float2bfloat16_rn(value);
+      } else {
+        static_cast<float*>(part.y)[At(i)] = value;
+      }
+    }
+  }
+  const FixedPart& part;
+  int row, out, row_end;
+};
+
 }  // namespace eddy

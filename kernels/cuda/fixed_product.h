@@ -40,6 +40,12 @@ struct FixedProduct {
 // Rows and `in` up to which x is normalised on the fly.
 inline constexpr int64_t kMostNormedRows = 4, kMostNormedIn = 2048;
 
+// For rows that are a few dozen and many outs; the same bits. Where HasWide() alone: the kernel is
+// compiled for sm_90a.
+bool HasWide();
+void PrepareWide();
+void RunWide(Stream stream, const FixedProduct& product);
+
 // Readies the kernels for the current device.
 void PrepareFixed();
 // Any number of rows, 32 at a time. x is normalised already, or within the bounds above.

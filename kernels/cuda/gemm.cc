@@ -14,8 +14,11 @@
 namespace eddy {
 namespace {
 
-// Rows up to which own kernels are faster than cuBLASLt.
-constexpr int64_t kOwnRows = 16;
+// Rows up to which own kernels are faster than cuBLASLt: those of fixed_product.cu; and with those
+// of wide_product.cu for many outs, that is more blocks of the former than an H100 takes at once.
+// At 64 rows there is no difference.
+constexpr int64_t kNarrowRows = 16, kWideRows = 32;
+constexpr int64_t kMostNarrowBlocks = 264;
 // Rows behind the fixed ones that are computed together with those. A prompt of so many alone takes
 // 10 us a layer less for it: its products are one launch.
 constexpr int64_t kFewOtherRows = 32;
@@ -30,7 +33,10 @@ CudaProduct WithStrides(CudaProduct product) {
 
 class CudaGemm {
  public:
-  explicit CudaGemm(Stream stream) : stream_(stream), lt_(stream) { PrepareFixed(); }
+  explicit CudaGemm(Stream stream) : stream_(stream), lt_(stream) {
+    PrepareFixed();
+    PrepareWide();
+  }
 
   void Run(std::span<const CudaProduct> given);
   void Prepare(std::span<const CudaProduct> given);
@@ -44,6 +50,7 @@ class CudaGemm {
     static_cast<void>(cudaStreamIsCapturing(static_cast<cudaStream_t>(stream_), &status));
     return status != cudaStreamCaptureStatusNone;
   }
+  int64_t own_rows() const { return HasWide() ? kWideRows : kNarrowRows; }
   bool LtIsFixed(const CudaProduct& product) const;
   void RunFixedRows(std::span<const CudaProduct> products);
   void RunLt(const CudaProduct& product);
@@ -115,6 +122,17 @@ bool NormalisesOnTheFly(const CudaProduct& product) {
          IsAligned(product.x, 16) && IsAligned(product.norm, 16) && product.x_stride % 4 == 0;
 }
 
+// Blocks that fixed_product.cu takes for up to 32 rows.
+int64_t NarrowBlocks(std::span<const CudaProduct> products) {
+  constexpr int64_t kOuts = 16;
+  int64_t blocks = 0;
+  for (const CudaProduct& product : products) {
+    const int64_t outs = product.gate == nullptr ? product.out : 2 * product.out;
+    blocks += (outs + kOuts - 1) / kOuts;
+  }
+  return blocks * ((products[0].rows + 31) / 32);
+}
+
 void CheckProduct(const CudaProduct& product, const CudaProduct& first) {
   EDDY_CHECK(product.rows == first.rows && product.in == first.in && product.x == first.x &&
              product.x_stride == first.x_stride && product.type == first.type &&
@@ -153,7 +171,7 @@ size_t Tidy(std::span<const CudaProduct> given, CudaProduct (&products)[kMostPro
 }  // namespace
 
 bool CudaGemm::LtIsFixed(const CudaProduct& product) const {
-  if (product.type != DType::kBF16 || product.rows <= kOwnRows) return false;
+  if (product.type != DType::kBF16 || product.rows <= own_rows()) return false;
   CudaProduct ungated[2];
   const size_t count = Ungated(product, ungated);
   return std::all_of(ungated, ungated + count,
@@ -166,7 +184,7 @@ void CudaGemm::Run(std::span<const CudaProduct> given) {
   const CudaProduct first = all[0];
   if (first.rows == 0) return;
   // A shape that nobody announced, when it first comes: once for each, and never while recording.
-  if (first.type == DType::kBF16 && first.fixed_rows > kOwnRows && !IsRecording()) Prepare(given);
+  if (first.type == DType::kBF16 && first.fixed_rows > own_rows() && !IsRecording()) Prepare(given);
   // Float is for exactness: there all rows take the fixed order, so that the cuts of a prompt
   // change no product. And so few rows are not worth a call of their own.
   const bool all_fixed =
@@ -237,6 +255,9 @@ void CudaGemm::RunFixedRows(std::span<const CudaProduct> products) {
                      .out = static_cast<int32_t>(product.out),
                      .half = product.y_type == DType::kBF16,
                      .accumulate = product.accumulate};
+  }
+  if (first.rows > kNarrowRows && HasWide() && NarrowBlocks(products) > kMostNarrowBlocks) {
+    return RunWide(stream_, fixed);
   }
   RunFixed(stream_, fixed);
 }

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <utility>
 
 #include "tests/kernels/cuda/gpu.h"
 #include "tests/kernels/cuda/product_case.h"
@@ -82,9 +83,14 @@ class CudaGemmTest : public ::testing::Test {
   std::mt19937_64 random_;
 };
 
+// Enough that a few dozen rows take the kernel for many outs.
+constexpr int64_t kManyOuts = 6000;
+
 TEST_F(CudaGemmTest, AgreesWithDoublePrecisionOnRandomShapes) {
   for ([[maybe_unused]] int i : testing::Trials(150)) {
-    const ProductOptions options = Options(Size(150), Size(700), Size(400));
+    const int64_t rows = Size(150);
+    const int64_t out = rows <= 40 && Toss() ? Pick(1000, kManyOuts) : Size(400);
+    const ProductOptions options = Options(rows, Size(700), out);
     SCOPED_TRACE(options.Words());
     ProductCase product(options, random_());
     const int64_t fixed = Pick(0, 2) == 0 ? options.rows : Pick(0, options.rows);
@@ -111,7 +117,7 @@ TEST_F(CudaGemmTest, GivesARowTheSameBitsInAnyCompanyAndPlace) {
                                      i % 4 == 0   ? 1024
                                      : i % 4 == 1 ? 2816
                                                   : Size(1500),
-                                     Size(300));
+                                     i % 4 == 0 ? Pick(1000, kManyOuts) : Size(300));
     options.type = i % 6 == 5 ? DType::kF32 : DType::kBF16;
     if (options.type == DType::kF32) options.y_type = DType::kF32;
     SCOPED_TRACE(options.Words());
@@ -191,9 +197,11 @@ TEST_F(CudaGemmTest, GivesNeighboursTheBitsOfOneProduct) {
 }
 
 TEST_F(CudaGemmTest, KeepsGarbageInItsRow) {
-  ProductOptions options = {.rows = 40, .in = 256, .out = 100, .type = DType::kBF16};
+  ProductOptions options = {.rows = 40, .in = 256, .type = DType::kBF16};
   options.norm = true;
-  for (const int64_t rows : {8, 40}) {
+  for (const auto& [rows, out] :
+       {std::pair<int64_t, int64_t>{3, 100}, {8, 100}, {20, 5000}, {40, 100}}) {
+    options.out = out;
     ProductCase product(options, random_());
     const std::vector<float> clean = Run(&product, 0, rows, rows);
     const int64_t bad = Pick(0, rows - 1);
@@ -203,8 +211,8 @@ TEST_F(CudaGemmTest, KeepsGarbageInItsRow) {
     RunProduct(gemm_.get(), p);
     Finish();
     const std::vector<float> got = product.Result();
-    for (int64_t i = 0; i < rows * 100; ++i) {
-      if (i / 100 == bad) {
+    for (int64_t i = 0; i < rows * out; ++i) {
+      if (i / out == bad) {
         ASSERT_NE(got[i], got[i]);
       } else {
         ASSERT_EQ(got[i], clean[i]);
