@@ -1,6 +1,7 @@
 // The CUDA version of layer "delta": products, one kernel that prepares the rule's inputs, the
-// rule, one kernel for norm and gate, the output product. Decoding rows and all others go through
-// these apart (delta_parts_cuda.h); norm, output product and residual they share.
+// rule, one kernel for norm and gate, the output product; for few decoding rows the three between
+// the products are one (delta_token_cuda.h). Decoding rows and all others go through these apart
+// (delta_parts_cuda.h); norm, output product and residual they share.
 #include "kernels/layers/delta/delta_cuda.h"
 
 #include <algorithm>
@@ -13,6 +14,7 @@
 #include "kernels/layers/delta/delta_cuda_rows.h"
 #include "kernels/layers/delta/delta_parts_cuda.h"
 #include "kernels/layers/delta/delta_projection_cuda.h"
+#include "kernels/layers/delta/delta_token_cuda.h"
 #include "kernels/rules/delta_rule/delta_rule_chunk_cuda.h"
 #include "kernels/rules/delta_rule/delta_rule_cuda.h"
 #include "kernels/rules/osdn_scale/osdn_scale_cuda.h"
@@ -60,13 +62,14 @@ class DeltaCuda : public Layer {
   void Flush(const Step& step) override;
 
  private:
-  DeltaPrepareArgs Prepare(const Step& step, const DeltaPart& part,
-                           const DeltaCudaRows& rows) const;
+  DeltaPrepareArgs PrepareArgs(const DeltaPart& part, const DeltaCudaRows& rows) const;
   DeltaRuleCudaArgs RuleArgs() const;
+  DeltaRuleCudaArgs StepArgs(const Step& step, const DeltaPart& part, const DeltaCudaRows& rows,
+                             const SharedRows& shared) const;
+  DeltaGateArgs GateArgs(const DeltaPart& part, const DeltaCudaRows& rows,
+                         const SharedRows& shared) const;
   void ScaleKeys(const Step& step, const DeltaPart& part, const DeltaCudaRows& rows) const;
   DeltaForm FormOfMany(const Step& step) const;
-  void Steps(const Step& step, const DeltaPart& part, const DeltaCudaRows& rows,
-             const SharedRows& shared) const;
   void Chunks(const Step& step, const DeltaPart& part, const DeltaCudaRows& rows,
               const SharedRows& shared) const;
   struct Output {
@@ -74,8 +77,8 @@ class DeltaCuda : public Layer {
     int64_t stride;  // elements
   };
   Output OutputOf(const DeltaPart& part, const DeltaCudaRows& rows, const SharedRows& shared) const;
-  void Gate(const Step& step, const DeltaPart& part, const DeltaCudaRows& rows,
-            const SharedRows& shared) const;
+  void Single(const Step& step, const DeltaPart& part, const DeltaCudaRows& rows,
+              const SharedRows& shared) const;
 
   const DeltaOptions options_;
   const DeltaColumns columns_;
@@ -117,37 +120,34 @@ DeltaCuda::DeltaCuda(const LayerSpec& spec, const LayerParts& parts, const CudaC
   if (gate_bias != nullptr) gate_bias_ = gate_bias->as<float>();
 }
 
-DeltaPrepareArgs DeltaCuda::Prepare(const Step& step, const DeltaPart& part,
-                                    const DeltaCudaRows& rows) const {
-  const DeltaPrepareArgs args{.part = part,
-                              .type = rows.type,
-                              .projected = rows.projected,
-                              .projected_stride = rows.projected_stride,
-                              .k_column = columns_.k,
-                              .v_column = columns_.v,
-                              .logits = rows.logits,
-                              .logits_stride = rows.logits_stride,
-                              .step_at = columns_.step,
-                              .decay_at = columns_.decay,
-                              .retention_at = columns_.retention,
-                              .channel_decay = rows.channel_decay,
-                              .log_channel_decay = rows.type == DType::kBF16,
-                              .q = rows.q,
-                              .k = rows.k,
-                              .v = rows.v,
-                              .stride = rows.qkv_stride,
-                              .beta = rows.beta,
-                              .decay = rows.decay,
-                              .log_decay = rows.log_decay,
-                              .retention = rows.retention,
-                              .w = static_cast<float*>(part.single ? rows.w : nullptr),
-                              .conv_q = conv_q_,
-                              .conv_k = conv_k_,
-                              .conv_v = conv_v_,
-                              .scale = scale_,
-                              .vectors = vectors_};
-  DeltaPrepareCuda(step, options_, args);
-  return args;
+DeltaPrepareArgs DeltaCuda::PrepareArgs(const DeltaPart& part, const DeltaCudaRows& rows) const {
+  return {.part = part,
+          .type = rows.type,
+          .projected = rows.projected,
+          .projected_stride = rows.projected_stride,
+          .k_column = columns_.k,
+          .v_column = columns_.v,
+          .logits = rows.logits,
+          .logits_stride = rows.logits_stride,
+          .step_at = columns_.step,
+          .decay_at = columns_.decay,
+          .retention_at = columns_.retention,
+          .channel_decay = rows.channel_decay,
+          .log_channel_decay = rows.type == DType::kBF16,
+          .q = rows.q,
+          .k = rows.k,
+          .v = rows.v,
+          .stride = rows.qkv_stride,
+          .beta = rows.beta,
+          .decay = rows.decay,
+          .log_decay = rows.log_decay,
+          .retention = rows.retention,
+          .w = static_cast<float*>(part.single ? rows.w : nullptr),
+          .conv_q = conv_q_,
+          .conv_k = conv_k_,
+          .conv_v = conv_v_,
+          .scale = scale_,
+          .vectors = vectors_};
 }
 
 // All but the rows. Of the decay, a flush looks only whether there is one.
@@ -168,9 +168,9 @@ DeltaReadouts ReadoutsOf(const Step& step) {
           .decay = step.readouts + 2 * int64_t{step.rows}};
 }
 
-// The exact form: decoding rows, and others where the chunk form does not do.
-void DeltaCuda::Steps(const Step& step, const DeltaPart& part, const DeltaCudaRows& rows,
-                      const SharedRows& shared) const {
+// Of the exact form: decoding rows, and others where the chunk form does not do.
+DeltaRuleCudaArgs DeltaCuda::StepArgs(const Step& step, const DeltaPart& part,
+                                      const DeltaCudaRows& rows, const SharedRows& shared) const {
   const auto [out, out_stride] = OutputOf(part, rows, shared);
   // The rule counts rows from the step's first one.
   const auto from_step = [&](const void* data, int64_t stride) {
@@ -192,11 +192,7 @@ void DeltaCuda::Steps(const Step& step, const DeltaPart& part, const DeltaCudaRo
   args.out_stride = out_stride;
   args.readouts = ReadoutsOf(step);
   args.readout_scratch = shared.readouts;
-  if (part.single) {
-    DeltaRuleStepCuda(step, args);
-  } else {
-    DeltaRuleRowsCuda(step, args, part.first_sequence);
-  }
+  return args;
 }
 
 // The same for all sequences but the decoding ones, whatever they are.
@@ -278,22 +274,35 @@ DeltaCuda::Output DeltaCuda::OutputOf(const DeltaPart& part, const DeltaCudaRows
 }
 
 // shared.mixed = RMSNorm_V(o) * act(z).
-void DeltaCuda::Gate(const Step& step, const DeltaPart& part, const DeltaCudaRows& rows,
-                     const SharedRows& shared) const {
+DeltaGateArgs DeltaCuda::GateArgs(const DeltaPart& part, const DeltaCudaRows& rows,
+                                  const SharedRows& shared) const {
   const auto [o, o_stride] = OutputOf(part, rows, shared);
-  DeltaGateCuda(step, options_,
-                {.rows = part.rows,
-                 .o_type = rows.type,
-                 .o = o,
-                 .o_stride = o_stride,
-                 .z_type = rows.type,
-                 .z = rows.z,
-                 .z_stride = rows.z_stride,
-                 .bias = gate_bias_,
-                 .out_norm = out_norm_,
-                 .y_type = matrices_,
-                 .y = static_cast<std::byte*>(shared.mixed) +
-                      part.first_row * options_.v_width() * SizeOf(matrices_)});
+  return {.rows = part.rows,
+          .o_type = rows.type,
+          .o = o,
+          .o_stride = o_stride,
+          .z_type = rows.type,
+          .z = rows.z,
+          .z_stride = rows.z_stride,
+          .bias = gate_bias_,
+          .out_norm = out_norm_,
+          .y_type = matrices_,
+          .y = static_cast<std::byte*>(shared.mixed) +
+               part.first_row * options_.v_width() * SizeOf(matrices_)};
+}
+
+// Decoding rows, from their projections to shared.mixed.
+void DeltaCuda::Single(const Step& step, const DeltaPart& part, const DeltaCudaRows& rows,
+                       const SharedRows& shared) const {
+  const DeltaPrepareArgs prepare = PrepareArgs(part, rows);
+  const DeltaGateArgs gate = GateArgs(part, rows, shared);
+  const DeltaRuleCudaArgs rule = StepArgs(step, part, rows, shared);
+  if (DeltaTokenFits(options_, part.rows)) {
+    return DeltaTokenCuda(step, options_, prepare, rule, gate);
+  }
+  DeltaPrepareCuda(step, options_, prepare);
+  DeltaRuleStepCuda(step, rule);
+  DeltaGateCuda(step, options_, gate);
 }
 
 void DeltaCuda::Forward(const Step& step, TensorView x_view) {
@@ -318,20 +327,19 @@ void DeltaCuda::Forward(const Step& step, TensorView x_view) {
     projection_->Run(many, x + at, static_cast<std::byte*>(shared.mixed) + at * SizeOf(matrices_),
                      many_rows);
   }
-  if (single.rows > 0) {
-    Prepare(step, single, single_rows);
-    Steps(step, single, single_rows, shared);
-    Gate(step, single, single_rows, shared);
-  }
+  if (single.rows > 0) Single(step, single, single_rows, shared);
   if (many.rows > 0) {
-    DeltaSaveHistoryCuda(step, options_, Prepare(step, many, many_rows));
+    const DeltaPrepareArgs prepare = PrepareArgs(many, many_rows);
+    DeltaPrepareCuda(step, options_, prepare);
+    DeltaSaveHistoryCuda(step, options_, prepare);
     if (options_.scale) ScaleKeys(step, many, many_rows);
     if (form == DeltaForm::kChunk) {
       Chunks(step, many, many_rows, shared);
     } else {
-      Steps(step, many, many_rows, shared);
+      const DeltaRuleCudaArgs rule = StepArgs(step, many, many_rows, shared);
+      DeltaRuleRowsCuda(step, rule, many.first_sequence);
     }
-    Gate(step, many, many_rows, shared);
+    DeltaGateCuda(step, options_, GateArgs(many, many_rows, shared));
   }
   RunProduct(gemm_, {.rows = step.rows,
                      .in = options_.v_width(),

@@ -78,8 +78,9 @@ struct DeltaGateInputs {
       retention = v.fixed_retention[j];
     }
   }
-  __device__ __forceinline__ void ReadLogits(const DeltaPrepareParams& p, int row, int j) {
-    const float* logits = p.a.logits + row * p.a.logits_stride;
+  // `logits`: of the row.
+  __device__ __forceinline__ void ReadLogits(const DeltaPrepareParams& p, const float* logits,
+                                             int j) {
     if (p.a.step_at >= 0) step += logits[p.a.step_at + j];
     if (p.a.decay_at >= 0) decay += logits[p.a.decay_at + j];
     if (p.a.retention_at >= 0) retention += logits[p.a.retention_at + j];
@@ -87,18 +88,22 @@ struct DeltaGateInputs {
   __device__ __forceinline__ void Read(const DeltaPrepareParams& p, int row, int j) {
     *this = {};
     ReadWeights(p, j);
-    ReadLogits(p, row, j);
+    ReadLogits(p, p.a.logits + row * p.a.logits_stride, j);
   }
   float step = 0, scale = 0, decay = 0, rate = 0;
   float retention = 0;  // a logit, or r itself
 };
 
-// Step size, scalar decay and retention of value head `j`; `square` is |k|^2. Returns beta.
-__device__ __forceinline__ float DeltaHeadGates(const DeltaPrepareParams& p, int row, int j,
-                                                const DeltaGateInputs& in, float square) {
+// What the rule gets for a row and value head.
+struct DeltaGates {
+  float beta, decay, log_decay;  // the decay of a head or tied; else 1 and 0
+};
+
+// `square` is |k|^2.
+__device__ __forceinline__ DeltaGates DeltaMakeGates(const DeltaPrepareParams& p,
+                                                     const DeltaGateInputs& in, float square) {
   const DeltaSettings& o = p.o;
   const DeltaPrepareArgs& a = p.a;
-  const int64_t at = int64_t{row} * o.value_heads + j;
   float s = 1.0f, g = 0.0f, decay = 1.0f;
   if (a.step_at >= 0) {
     s = o.step_max * Sigmoid(in.step);
@@ -119,15 +124,24 @@ __device__ __forceinline__ float DeltaHeadGates(const DeltaPrepareParams& p, int
     default:
       s /= (a.vectors.step_scale != nullptr ? Softplus(in.scale) : 1.0f) * square + o.step_eps;
   }
-  a.beta[at] = s;
   if (o.decay == DeltaOptions::Decay::kHead) {
     g = -expf(in.rate) * Softplus(in.decay);
     decay = expf(g);
   }
-  if (a.decay != nullptr) a.decay[at] = decay;
-  if (a.log_decay != nullptr) a.log_decay[at] = g;
+  return {s, decay, g};
+}
+
+// Step size, scalar decay and retention of value head `j`, to their places. Returns beta.
+__device__ __forceinline__ float DeltaHeadGates(const DeltaPrepareParams& p, int row, int j,
+                                                const DeltaGateInputs& in, float square) {
+  const DeltaPrepareArgs& a = p.a;
+  const int64_t at = int64_t{row} * p.o.value_heads + j;
+  const DeltaGates gates = DeltaMakeGates(p, in, square);
+  a.beta[at] = gates.beta;
+  if (a.decay != nullptr) a.decay[at] = gates.decay;
+  if (a.log_decay != nullptr) a.log_decay[at] = gates.log_decay;
   if (a.retention != nullptr) a.retention[at] = Sigmoid(in.retention);
-  return s;
+  return gates.beta;
 }
 
 // Write key of value head `j` of a decoding row, and its next d.
@@ -183,6 +197,11 @@ __device__ inline void DeltaRowGates(const DeltaPrepareParams& p, int row, int h
   }
 }
 
+// g of a channel.
+__device__ __forceinline__ float DeltaLogDecay(const DeltaSettings& o, float rate, float x) {
+  return o.bounded ? o.decay_bound * Sigmoid(rate * x) : -rate * Softplus(x);
+}
+
 // Rows [first, end), kAhead of them at a time, of value head `j`.
 template <typename L, int kAhead, int kElements>
 __device__ __forceinline__ void DeltaChannelDecay(const DeltaPrepareParams& p, int first, int end,
@@ -203,8 +222,7 @@ __device__ __forceinline__ void DeltaChannelDecay(const DeltaPrepareParams& p, i
       if (begin + u >= end) break;
 #pragma unroll
       for (int e = 0; e < kElements; ++e) {
-        const float x = f[u][e] + bias[e];
-        const float g = p.o.bounded ? p.o.decay_bound * Sigmoid(rate * x) : -rate * Softplus(x);
+        const float g = DeltaLogDecay(p.o, rate, f[u][e] + bias[e]);
         f[u][e] = p.a.log_channel_decay ? g : expf(g);
       }
       L::Store(f[u], p.o.key_dim, lane, home + (begin + u) * stride);

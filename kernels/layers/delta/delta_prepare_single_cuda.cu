@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(kWarps * 32, kElements <= 4 && kHistory <= 3 ?
   float x[kElements];
   L::Load(static_cast<const float*>(p.a.projected) + row * p.a.projected_stride + unit.column,
           unit.dim, lane, x);
-  if (gates) inputs.ReadLogits(p, row, unit.head * group + lane);
+  if (gates) inputs.ReadLogits(p, p.a.logits + row * p.a.logits_stride, unit.head * group + lane);
   if (convolves) {
     float sum[kElements];
     DeltaConvolve<L>(p, unit, lane, taps, window, x, sum);

@@ -1,7 +1,7 @@
 // One token of one value head, as the block that owns some of its columns computes it, S itself
-// excepted. In order: the pairs and the token's vectors are fetched; Walk;
-// SumProducts, while each thread adds up its shares of S'(F k) and S'(F q); Correct; then Append or
-// a fold of all pairs into S. A barrier stands between any two of them.
+// excepted. In order: the pairs are fetched; WalkRing; the token's vectors are there; Walk; each
+// thread adds up its shares of S'(F k) and S'(F q), AddPairs among them; Correct; then Append or a
+// fold of all pairs into S. A barrier stands between any two of them.
 //
 // T says how a block is cut: kThreads, kColumns of S, kKeyGroups (threads that share a column, each
 // with rows kKeyGroups apart); kKeys is K, or 0 if only known at run time, and kMostKeys its bound;
@@ -28,42 +28,56 @@ __device__ int KeyDim(const DeltaKernelArgs& p) {
 
 // Shared memory that is filled from outside: the pairs, and the token's vectors.
 struct Fetched {
+  static constexpr int kBeta = 4;  // floats that beta has, so that what follows is aligned
+
   static int Floats(const DeltaKernelArgs& p, int columns) {
     return kPairs * p.key_dim + p.pairs * (columns + (p.channel_decay ? p.key_dim : 1)) +
-           2 * p.key_dim;
+           2 * p.key_dim + kBeta;
   }
   __device__ Fetched(float* memory, const DeltaKernelArgs& p, int key_dim, int columns)
       : w(memory),
         n(w + kPairs * key_dim),
         k(n + p.pairs * columns),
         q(k + key_dim),
-        a(q + key_dim) {}
+        a(q + key_dim),
+        beta(a + p.pairs * (p.channel_decay ? key_dim : 1)) {}
 
-  float* w;  // [pairs, K]: w_i; before a fold [K, kPairs]: z_i, see FoldedKey
+  float* w;  // [pairs, K]: w_i, then f_i w_i; before a fold [K, kPairs]: z_i, see FoldedKey
   float* n;  // [pairs, columns]: n_i; the own one is v at first
   float* k;  // [K]
   float* q;  // [K]
   float* a;  // [pairs] or [pairs, K]
+  float* beta;
 };
 
 // Shared memory for what is computed.
 struct Work {
   static int Floats(const DeltaKernelArgs& p, int columns, int key_groups) {
-    return 3 * p.key_dim + 2 * kPairs * (1 + KeyBlocks(p.key_dim)) + 2 * key_groups * columns;
+    return 3 * p.key_dim + 2 * kPairs * KeyBlocks(p.key_dim) + 2 * key_groups * columns;
   }
   __host__ __device__ static int KeyBlocks(int key_dim) { return (key_dim + kWarp - 1) / kWarp; }
   __device__ Work(float* memory, int key_dim)
       : reads(reinterpret_cast<float2*>(memory)),
-        products(memory + 2 * key_dim),
-        f(products + 2 * kPairs),
-        shares(f + key_dim),
-        sums(shares + 2 * kPairs * KeyBlocks(key_dim)) {}
+        shares(memory + 2 * key_dim),
+        f(shares + 2 * kPairs * KeyBlocks(key_dim)),
+        sums(f + key_dim) {}
 
-  float2* reads;    // [K]: F k and F q
-  float* products;  // [pairs, 2]: k.z_i and q.z_i; of the own one, k.w and q.w
-  float* f;         // [K]: F
-  float* shares;    // [K / 32, pairs, 2]: of the products
-  float* sums;      // [2, key_groups, columns]: shares of S'(F k) and S'(F q); in the end, e
+  // k.z_i and q.z_i; of the own pair, k.w and q.w.
+  __device__ float2 Products(int pair, int key_dim) const {
+    float2 sum = {0, 0};
+#pragma unroll 4
+    for (int i = 0; i < KeyBlocks(key_dim); ++i) {
+      const float2 share = reinterpret_cast<const float2*>(shares)[i * kPairs + pair];
+      sum.x += share.x;
+      sum.y += share.y;
+    }
+    return sum;
+  }
+
+  float2* reads;  // [K]: F k and F q
+  float* shares;  // [K / 32, pairs, 2]: of the products
+  float* f;       // [K]: F but for the token's own decay; in a fold, F
+  float* sums;    // [2, key_groups, columns]: shares of S'(F k) and S'(F q); in the end, e
 };
 
 // What a block works on.
@@ -87,70 +101,72 @@ __device__ inline float4* FoldedKey(const Fetched& in, int channel, int quad) {
   return reinterpret_cast<float4*>(in.w + channel * kPairs) + quad;
 }
 
-// The walk of channel c of K, newest pair first: z_i, the own w as the last. Returns F.
+// The walk along the `count` pending pairs, newest first, but for the token's own decay, which need
+// not be known yet: w_i becomes f_i w_i. A thread for each channel of K. Pairs that are not pending
+// become zeros.
 template <typename T>
-__device__ float WalkChannel(const Block& b, const Fetched& in, int count, int c,
-                             float (&z)[kPairs]) {
-  const int key_dim = KeyDim<T>(b.p), decays = Decays<T>(b.p);
-  const float* a = in.a + (b.p.channel_decay ? c : 0);
-  float f = b.has_decay() ? a[b.p.entries * decays] : 1.0f;
-  z[kOwn] = in.w[b.p.entries * key_dim + c];
-  // All loads first, whatever stands in entries that are not pending, so that none waits for one.
-  float kept[kOwn];
-#pragma unroll
-  for (int pair = 0; pair < kOwn; ++pair) {
-    const int at = min(pair, b.p.entries);
-    const float w = in.w[at * key_dim + c];
-    z[pair] = pair < count ? w : 0.0f;
-    kept[pair] = 1;
-    if (b.has_decay()) {
-      const float factor = a[at * decays];
-      kept[pair] = pair < count ? factor : 1.0f;
-    }
-  }
-#pragma unroll
-  for (int pair = kOwn - 1; pair >= 0; --pair) {
-    z[pair] *= f;
-    f *= kept[pair];
-  }
-  return f;
-}
-
-// F, the reads and the shares of the products: a thread for each channel of K.
-template <typename T>
-__device__ void Walk(const Block& b, const Fetched& in, int count) {
-  const int key_dim = KeyDim<T>(b.p), lane = static_cast<int>(threadIdx.x) % kWarp;
+__device__ void WalkRing(const Block& b, const Fetched& in, int count) {
+  const int key_dim = KeyDim<T>(b.p), decays = Decays<T>(b.p),
+            thread = static_cast<int>(threadIdx.x);
 #pragma unroll 1
-  for (int c = static_cast<int>(threadIdx.x); c - lane < key_dim; c += T::kThreads) {
-    const bool inside = c < key_dim;
-    float z[kPairs];
-    const float f = WalkChannel<T>(b, in, count, inside ? c : 0, z);
-    const float k = inside ? in.k[c] : 0.0f, q = inside ? in.q[c] : 0.0f;
-    if (inside) {
-      b.work.f[c] = f;
-      b.work.reads[c] = {f * k, f * q};
+  for (int c = thread; c < key_dim; c += T::kThreads) {
+    // All loads first, so that none waits for one.
+    float z[kOwn], kept[kOwn];
+#pragma unroll
+    for (int pair = 0; pair < kOwn; ++pair) {
+      const bool pending = pair < count;
+      z[pair] = pending ? in.w[pair * key_dim + c] : 0.0f;
+      kept[pair] = 1;
+      if (b.has_decay() && pending) {
+        kept[pair] = in.a[pair * decays + (b.p.channel_decay ? c : 0)];
+      }
     }
-    float kz[kPairs], qz[kPairs];
+    float f = 1;
 #pragma unroll
-    for (int pair = 0; pair < kPairs; ++pair) kz[pair] = k * z[pair];
-    const float k_share = WarpSumEach<kPairs>(kz);
+    for (int pair = kOwn - 1; pair >= 0; --pair) {
+      z[pair] *= f;
+      f *= kept[pair];
+    }
 #pragma unroll
-    for (int pair = 0; pair < kPairs; ++pair) qz[pair] = q * z[pair];
-    const float q_share = WarpSumEach<kPairs>(qz);
-    // Lane l has those of pair l / 2.
-    b.work.shares[c] = lane % 2 == 0 ? k_share : q_share;
+    for (int pair = 0; pair < kOwn; ++pair) {
+      if (pair < b.p.entries) in.w[pair * key_dim + c] = z[pair];
+    }
+    b.work.f[c] = f;
+  }
+#pragma unroll 1
+  for (int i = count * T::kColumns + thread; i < b.p.entries * T::kColumns; i += T::kThreads) {
+    in.n[i] = 0;
   }
 }
 
-// The products, from their shares. Only the first warp has work.
+// The token's own decay of a channel.
 template <typename T>
-__device__ void SumProducts(const Block& b) {
-  const int thread = static_cast<int>(threadIdx.x);
-  if (thread >= kWarp) return;
-  float sum = 0;
-  for (int i = 0; i < Work::KeyBlocks(KeyDim<T>(b.p)); ++i)
-    sum += b.work.shares[i * kWarp + thread];
-  b.work.products[thread] = sum;
+__device__ float OwnDecay(const Block& b, const Fetched& in, int c) {
+  return b.has_decay() ? in.a[b.p.entries * Decays<T>(b.p) + (b.p.channel_decay ? c : 0)] : 1.0f;
+}
+
+// The reads and the shares of the products: a thread for each channel of k and of q.
+template <typename T>
+__device__ void Walk(const Block& b, const Fetched& in) {
+  const int key_dim = KeyDim<T>(b.p), lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int padded = Work::KeyBlocks(key_dim) * kWarp;
+#pragma unroll 1
+  for (int i = static_cast<int>(threadIdx.x); i < 2 * padded; i += T::kThreads) {
+    const bool of_q = i >= padded;
+    const int c = of_q ? i - padded : i, at = min(c, key_dim - 1);
+    const float x = c < key_dim ? (of_q ? in.q : in.k)[at] : 0.0f;
+    const float decayed = OwnDecay<T>(b, in, at) * x;
+    float products[kPairs];
+#pragma unroll
+    for (int pair = 0; pair < kOwn; ++pair) {
+      products[pair] = pair < b.p.entries ? decayed * in.w[pair * key_dim + at] : 0.0f;
+    }
+    products[kOwn] = x * in.w[b.p.entries * key_dim + at];
+    if (c < key_dim) reinterpret_cast<float*>(b.work.reads + c)[of_q] = b.work.f[c] * decayed;
+    // Lane l has that of pair l / 2.
+    const float share = WarpSumEach<kPairs>(products);
+    if (lane % 2 == 0) b.work.shares[c + of_q] = share;
+  }
 }
 
 // Before a fold, in which the token's own pair is the last of a full ring: w_i becomes z_i, channel
@@ -162,7 +178,14 @@ __device__ void TurnKeys(const Block& b, const Fetched& in) {
   float z[kChannels][kPairs];
 #pragma unroll
   for (int i = 0; i < kChannels; ++i) {
-    WalkChannel<T>(b, in, b.p.entries, min(thread + i * T::kThreads, key_dim - 1), z[i]);
+    const int c = min(thread + i * T::kThreads, key_dim - 1);
+    const float a = OwnDecay<T>(b, in, c);
+#pragma unroll
+    for (int pair = 0; pair < kOwn; ++pair) {
+      z[i][pair] = pair < b.p.entries ? a * in.w[pair * key_dim + c] : 0.0f;
+    }
+    z[i][kOwn] = in.w[b.p.entries * key_dim + c];
+    if (thread + i * T::kThreads < key_dim) b.work.f[c] *= a;
   }
   T::Sync();
 #pragma unroll
@@ -192,6 +215,22 @@ __device__ void MultiplyRow(float2 reads, const float (&s)[kVec], float (&p)[kVe
   }
 }
 
+// The same of what the pending pairs add, of which a key group takes every so manieth.
+template <typename T, int kVec>
+__device__ void AddPairs(const Block& b, const Fetched& in, int key_group, int column,
+                         float (&p)[kVec], float (&y)[kVec]) {
+#pragma unroll
+  for (int i = 0; i < (kOwn + T::kKeyGroups - 1) / T::kKeyGroups; ++i) {
+    const int pair = key_group + i * T::kKeyGroups;
+    if (pair >= b.p.entries) break;
+    const float2 products = b.work.Products(pair, KeyDim<T>(b.p));
+    float n[kVec];
+#pragma unroll
+    for (int c = 0; c < kVec; ++c) n[c] = in.n[pair * T::kColumns + column + c];
+    MultiplyRow(products, n, p, y);
+  }
+}
+
 template <typename T, int kVec>
 __device__ void StoreShares(const Block& b, int key_group, int column, const float (&p)[kVec],
                             const float (&y)[kVec]) {
@@ -205,7 +244,8 @@ __device__ void StoreShares(const Block& b, int key_group, int column, const flo
 
 // e, n and o of each column; n becomes the own one.
 template <typename T>
-__device__ void Correct(const Block& b, const Fetched& in, int count, float beta, float* out) {
+__device__ void Correct(const Block& b, const Fetched& in, float beta, float* out) {
+  const float own_product = b.work.Products(kOwn, KeyDim<T>(b.p)).y;
 #pragma unroll 1
   for (int column = static_cast<int>(threadIdx.x); column < b.columns; column += T::kThreads) {
     float* sums = b.work.sums + column;
@@ -215,21 +255,12 @@ __device__ void Correct(const Block& b, const Fetched& in, int count, float beta
       p += sums[g * T::kColumns];
       y += sums[(T::kKeyGroups + g) * T::kColumns];
     }
-    // The products of pairs that are not pending are zeros, but there may be anything in their n.
-#pragma unroll
-    for (int pair = 0; pair < kOwn; ++pair) {
-      const float any = in.n[min(pair, b.p.entries) * T::kColumns + column];
-      const float n = pair < count ? any : 0.0f;
-      const float2 products = reinterpret_cast<const float2*>(b.work.products)[pair];
-      p = fmaf(products.x, n, p);
-      y = fmaf(products.y, n, y);
-    }
     float* own = in.n + b.p.entries * T::kColumns + column;
     const float e = *own - p;
     const float n = beta * e;
     sums[0] = e;
     *own = n;
-    out[column] = fmaf(b.work.products[2 * kOwn + 1], n, y);
+    out[column] = fmaf(own_product, n, y);
   }
 }
 
@@ -317,19 +348,18 @@ __device__ __noinline__ void WriteReadouts(const Block& b, const Fetched& in, co
   length = WarpSum(length);
   decay = WarpSum(decay);
   if (thread != 0) return;
-  const float left = 1.0f - beta * b.work.products[2 * kOwn];
+  const float left = 1.0f - beta * b.work.Products(kOwn, KeyDim<T>(b.p)).x;
   to[0] = beta == 0 ? 0.0f : missed;
   to[1] = length;
   to[2] = left * left;
   to[3] = decay / static_cast<float>(Decays<T>(b.p));
 }
 
-// What a row without a slot gets.
-template <typename T>
-__device__ void WriteZeros(const Block& b, float* out, float* readouts) {
-  const int thread = static_cast<int>(threadIdx.x);
-  for (int i = thread; i < b.columns; i += T::kThreads) out[i] = 0;
-  if (readouts != nullptr && thread < kReadoutParts) readouts[thread] = 0;
+// `count` zeros, what a row without a slot gets, by all threads of the block.
+__device__ inline void WriteZeros(float* to, int count) {
+  for (int i = static_cast<int>(threadIdx.x); i < count; i += static_cast<int>(blockDim.x)) {
+    to[i] = 0;
+  }
 }
 
 }  // namespace eddy::delta

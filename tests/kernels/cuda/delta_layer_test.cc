@@ -115,15 +115,21 @@ Params RandomGates(Random& random, bool has_step_logits) {
 }
 
 // Not with one key channel: a norm, and a step over |k|^2, then leave little but a sign, which is
-// not continuous at 0. The laws have a family for it.
-LayerSpec RandomSpec(Random& random) {
-  const int64_t heads = Draw<int64_t>(random, {1, 2, 3});
+// not continuous at 0. The laws have a family for it. `whole_heads`, if not 0: so many heads, of a
+// shape that has a kernel for all of a head.
+LayerSpec RandomSpec(Random& random, int64_t whole_heads = 0) {
+  const int64_t heads = whole_heads > 0 ? whole_heads : Draw<int64_t>(random, {1, 2, 3});
   Params params = RandomStep(random);
   Change(params, RandomGates(random, DeltaOptions(DeltaTestSpec(params)).has_step_logits()));
+  // Shapes whose decoding rows take one kernel, in every third layer.
+  const bool whole = whole_heads > 0 || Draw<int>(random, {0, 1, 2}) == 0;
+  const auto draw = [&](const std::vector<int64_t>& of_whole, const std::vector<int64_t>& other) {
+    return Draw<int64_t>(random, whole ? of_whole : other);
+  };
   Change(params, {{"heads", heads},
-                  {"value_heads", heads * Draw<int64_t>(random, {1, 2, 4})},
-                  {"key_dim", Draw<int64_t>(random, {7, 32, 33, 64, 64, 128, 128, 256})},
-                  {"value_dim", Draw<int64_t>(random, {5, 16, 64, 128, 128, 130, 256, 512})},
+                  {"value_heads", heads * draw({1}, {1, 2, 4})},
+                  {"key_dim", draw({64, 128}, {7, 32, 33, 64, 64, 128, 128, 256})},
+                  {"value_dim", draw({64, 128}, {5, 16, 64, 128, 128, 130, 256, 512})},
                   {"conv_width", Draw<int64_t>(random, {0, 2, 3, 4, 4, 8})},
                   {"initial_state", Draw<std::string>(random, {"zero", "learned"})}});
   LayerSpec spec = DeltaTestSpec(params);
@@ -304,6 +310,32 @@ TEST_P(DeltaLayerOnCuda, GivesADecodingRowTheSameBitsInAnyCompany) {
           << "row " << row;
     }
     EXPECT_EQ(alone.Record(1), company.Record(kMine));
+  }
+}
+
+// Few heads take one kernel, many take three (delta_token_cuda.h). Those of nobody count too.
+TEST_P(DeltaLayerOnCuda, GivesADecodingRowTheSameBitsFromOneKernelAndFromThree) {
+  constexpr int64_t kHeads = 40;
+  constexpr int kNobody = 15;
+  const uint32_t seed = testing::TestSeed();
+  Random random(seed);
+  for (int i : testing::Trials(8)) {
+    const LayerSpec spec = RandomSpec(random, kHeads);
+    SCOPED_TRACE("case " + std::to_string(i) + ": " + NameOf(spec));
+    const Weights weights = WeightsFor(spec, GetParam().matrices, seed + i);
+    LayerRig one(*cuda_, spec, weights, 1), three(*cuda_, spec, weights, 1);
+    for (LayerRig* rig : {&one, &three}) rig->Fill(1);
+    for (int row = 0; row < 40; ++row) {
+      const std::vector<float> x = testing::RandomRows(1, spec.d_model, Seed(random));
+      std::vector<Feed> feeds = {{.slot = 1, .x = x}};
+      const std::vector<float> expected = one.Run(feeds);
+      feeds.resize(1 + kNobody, {.slot = kNoSlot, .x = x});
+      std::vector<float> out = three.Run(feeds);
+      out.resize(expected.size());
+      ASSERT_EQ(std::memcmp(out.data(), expected.data(), expected.size() * sizeof(float)), 0)
+          << "row " << row;
+    }
+    EXPECT_EQ(one.Record(1), three.Record(1));
   }
 }
 
