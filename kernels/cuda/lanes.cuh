@@ -5,6 +5,9 @@
 
 #include <cuda_bf16.h>
 
+#include <cstdint>
+#include <type_traits>
+
 namespace eddy {
 
 __device__ __forceinline__ float ToFloat(float x) { return x; }
@@ -31,10 +34,14 @@ struct Lanes {
     return e / kVector * (kLanes * kVector) + lane * kVector + e % kVector;
   }
 
-  // What a lane has read, as it lies in memory: the thread goes on until it is unpacked.
+  // What a lane has read, as it lies in memory: the thread goes on until it is unpacked. In words:
+  // the halves of one the compiler would part at once, and wait.
   template <typename T>
   struct Raw {
-    Packed<T, kVector> run[kElements / kVector];
+    static constexpr int kBytes = sizeof(T) * kVector;
+    using Word = std::conditional_t<kBytes % 4 == 0, uint32_t, uint16_t>;
+    using Run = Packed<Word, kBytes / static_cast<int>(sizeof(Word))>;
+    Run run[kElements / kVector];
   };
   // Entries from `dim` on are zeros.
   template <typename T>
@@ -42,14 +49,24 @@ struct Lanes {
 #pragma unroll
     for (int e = 0; e < kElements; e += kVector) {
       const int at = Index(lane, e);
-      raw.run[e / kVector] =
-          at < dim ? *reinterpret_cast<const Packed<T, kVector>*>(from + at) : Packed<T, kVector>{};
+      using Run = typename Raw<T>::Run;
+      raw.run[e / kVector] = at < dim ? *reinterpret_cast<const Run*>(from + at) : Run{};
     }
   }
   template <typename T>
   static __device__ __forceinline__ void Unpack(const Raw<T>& raw, float (&x)[kElements]) {
 #pragma unroll
-    for (int e = 0; e < kElements; ++e) x[e] = ToFloat(raw.run[e / kVector].at[e % kVector]);
+    for (int e = 0; e < kElements; ++e) {
+      const auto& words = raw.run[e / kVector].at;
+      const int at = e % kVector;
+      if constexpr (sizeof(T) == 4) {
+        x[e] = __uint_as_float(words[at]);
+      } else if constexpr (sizeof(words[0]) == 2) {
+        x[e] = __uint_as_float(static_cast<uint32_t>(words[at]) << 16);
+      } else {
+        x[e] = __uint_as_float(at % 2 == 0 ? words[at / 2] << 16 : words[at / 2] & 0xffff0000u);
+      }
+    }
   }
 
   template <typename T>
