@@ -40,12 +40,22 @@ __device__ __forceinline__ float InverseRoot(float x) {
   return near * fmaf(-0.5f * x * near, near, 1.5f);
 }
 
+constexpr float kDeltaL2Eps = 1e-6f;
+
+// 1 / |x|, in two chains of sums.
+template <typename L, int kElements>
+__device__ __forceinline__ float L2Factor(const float (&x)[kElements]) {
+  float sums[2] = {};
+#pragma unroll
+  for (int e = 0; e < kElements; ++e) sums[e % 2] += x[e] * x[e];
+  return InverseRoot(L::Sum(sums[0] + sums[1]) + kDeltaL2Eps);
+}
+
 template <typename L, int kElements>
 __device__ __forceinline__ void DeltaNormalise(DeltaOptions::Norm norm, float scale,
                                                float (&x)[kElements]) {
-  constexpr float kL2Eps = 1e-6f;
   float factor = scale;
-  if (norm == DeltaOptions::Norm::kL2) factor *= InverseRoot(L::Dot(x, x) + kL2Eps);
+  if (norm == DeltaOptions::Norm::kL2) factor *= InverseRoot(L::Dot(x, x) + kDeltaL2Eps);
   if (norm == DeltaOptions::Norm::kSum) {
     float sum = 0;
 #pragma unroll
@@ -57,7 +67,7 @@ __device__ __forceinline__ void DeltaNormalise(DeltaOptions::Norm norm, float sc
 }
 
 // Whether the step size needs |k|^2.
-__device__ inline bool DeltaUsesKeyLength(const DeltaSettings& o) {
+__host__ __device__ inline bool DeltaUsesKeyLength(const DeltaSettings& o) {
   return o.step != DeltaOptions::StepSize::kSigmoid && o.step != DeltaOptions::StepSize::kOne;
 }
 

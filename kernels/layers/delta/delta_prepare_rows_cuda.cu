@@ -2,17 +2,16 @@
 // norms, step sizes and decays, in one pass; then the histories are moved on.
 //
 // A warp, or half of one, has one head of q, k or v, or the channel decays of one value head, for a
-// tile of rows of which it keeps the convolution's window in registers; the next rows are on their
-// way meanwhile. A window that a tile begins with comes from
-// the rows before, or from the record where the sequence begins. Who has a k head computes what its
-// value heads have one number of: at the end, a lane for each row. The results of a row depend on
-// its sequence alone.
+// tile of rows of which it keeps the convolution's window in registers. It goes through them a few
+// at a time, so that what is done to these overlaps, and the next few are on their way meanwhile. A
+// window that a tile begins with comes from the rows before, or from the record where the sequence
+// begins. Who has a k head computes what its value heads have one number of, a lane for each row.
+// The results of a row depend on its sequence alone.
 #include <cuda_bf16.h>
 
 #include <algorithm>
 
 #include "base/check.h"
-#include "kernels/cuda/async_copy.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/layers/delta/delta_prepare_cuda.cuh"
 
@@ -20,10 +19,6 @@ namespace eddy {
 namespace {
 
 constexpr int kThreads = 128;
-// Rows of a tile, at most 32. A window of W - 1 rows is read again for each tile, and so are the
-// taps; but it takes many tiles to keep the card busy.
-constexpr int kMostTileRows = 32;
-int TileRows(int rows) { return rows >= 16384 ? kMostTileRows : (rows >= 4096 ? 16 : 8); }
 
 // Rows of a part are counted from its first one. Where sequence `i` begins and ends; one for a
 // warp.
@@ -76,85 +71,136 @@ __device__ __forceinline__ void FillWindow(const DeltaPrepareParams& p, const De
   }
 }
 
-// The rows ahead of a thread, of each its elements. Where they are 16 bytes they wait in shared
-// memory, since copies to there come in order: of loads to registers, whoever waits for one tends
-// to wait for all of them.
-constexpr int kRingRows = 8;
-template <typename T, typename L, bool kRing>
-struct RowsAhead;
+// Rows that are worked on together. More of them take too many registers.
+template <typename T, typename L, int kHistory>
+constexpr int BatchRows() {
+  return sizeof(typename L::template Raw<T>) == 16 && kHistory <= 3 ? 4 : 1;
+}
 
-template <typename T, typename L>
-struct RowsAhead<T, L, true> {
-  static constexpr int kRows = kRingRows;
-  using Raw = typename L::template Raw<T>;
-
-  __device__ RowsAhead(const T* at, int64_t stride, int end, int dim, int lane, Raw* room)
-      : at_(at + L::Index(lane, 0)),
-        stride_(stride),
-        end_(end),
-        inside_(L::Index(lane, 0) < dim),
-        room_(room + threadIdx.x) {}
-  // Rows from `first` on, in turn.
-  __device__ void Begin(int first) {
+// `count` rows from `from` on, as far as there is room. Nothing waits for them yet.
+template <typename T, typename L, int kBatch>
+__device__ __forceinline__ void AskForRows(const T* from, int64_t stride, int count, int dim,
+                                           int lane, typename L::template Raw<T> (&raw)[kBatch]) {
 #pragma unroll
-    for (int u = 0; u < kRows; ++u) Ask(first + u, u);
+  for (int u = 0; u < kBatch; ++u) {
+    L::LoadRaw(from, u < count ? dim : 0, lane, raw[u]);
+    from += stride;
   }
-  // The oldest one; asks for the one kRows behind it.
-  __device__ Raw Take(int row, int first) {
-    const int place = (row - first) % kRows;
-    WaitCopies<kRows - 1>();
-    const Raw raw = room_[place * kThreads];
-    Ask(row + kRows, place);
-    return raw;
+}
+
+// The options that most models have: a convolution, and of q and k SiLU and the L2 norm. `kUsual`
+// says so while compiling, which leaves registers for the rows.
+bool IsUsual(const DeltaSettings& o) {
+  return o.history > 0 && o.activation == Activation::kSilu &&
+         o.query_norm == DeltaOptions::Norm::kL2 && o.key_norm == DeltaOptions::Norm::kL2 &&
+         !DeltaUsesKeyLength(o);
+}
+
+// The activation of a unit's rows, and their norm.
+template <typename L, bool kUsual, int kRows, int kElements>
+__device__ __forceinline__ void ActivateRows(const DeltaPrepareParams& p, const DeltaUnit& unit,
+                                             int lane, float (&x)[kRows][kElements]) {
+  const bool is_value = unit.kind == DeltaUnit::kValue, is_key = unit.kind == DeltaUnit::kKey;
+  const Activation activation = kUsual || is_value ? Activation::kSilu : p.o.activation;
+  if (activation == Activation::kSilu) {
+#pragma unroll
+    for (int u = 0; u < kRows; ++u) {
+#pragma unroll
+      for (int e = 0; e < kElements; ++e) x[u][e] = Silu(x[u][e]);
+    }
+  } else if (activation != Activation::kNone) {
+#pragma unroll
+    for (int u = 0; u < kRows; ++u) {
+#pragma unroll
+      for (int e = 0; e < kElements; ++e) {
+        // e^0 of an entry beyond the vector's end must not count.
+        x[u][e] = L::Index(lane, e) < unit.dim ? Activate(activation, x[u][e]) : 0.0f;
+      }
+    }
   }
-
- private:
-  __device__ void Ask(int row, int place) {
-    const bool wanted = inside_ && row < end_;
-    CopyAsync16(SharedAddress(room_ + place * kThreads), wanted ? at_ + row * stride_ : at_,
-                wanted);
-    CommitCopies();
+  if (is_value) return;
+  const DeltaOptions::Norm norm = is_key ? p.o.key_norm : p.o.query_norm;
+  const float scale = is_key ? 1.0f : p.o.query_scale;
+  if (kUsual || norm == DeltaOptions::Norm::kL2) {
+    float factor[kRows];
+#pragma unroll
+    for (int u = 0; u < kRows; ++u) factor[u] = scale * L2Factor<L>(x[u]);
+#pragma unroll
+    for (int u = 0; u < kRows; ++u) {
+#pragma unroll
+      for (int e = 0; e < kElements; ++e) x[u][e] *= factor[u];
+    }
+  } else {
+#pragma unroll
+    for (int u = 0; u < kRows; ++u) DeltaNormalise<L>(norm, scale, x[u]);
   }
-  const T* const at_;
-  const int64_t stride_;
-  const int end_;
-  const bool inside_;
-  Raw* const room_;
-};
+}
 
-template <typename T, typename L>
-struct RowsAhead<T, L, false> {
-  using Raw = typename L::template Raw<T>;
-
-  __device__ RowsAhead(const T* at, int64_t stride, int end, int dim, int lane, Raw*)
-      : at_(at), stride_(stride), end_(end), dim_(dim), lane_(lane) {}
-  __device__ void Begin(int row) { L::LoadRaw(at_ + row * stride_, dim_, lane_, next_); }
-  __device__ Raw Take(int row, int) {
-    const Raw raw = next_;
-    Begin(min(row + 1, end_ - 1));
-    return raw;
+// Rows [first, end) of one sequence.
+template <typename T, typename L, int kElements, int kHistory, bool kUsual>
+__device__ __forceinline__ void PrepareRows(const DeltaPrepareParams& p, const DeltaUnit& unit,
+                                            const Sequence& sequence, int first, int end, int lane,
+                                            const DeltaTapsHeld<L, kHistory, kElements>& taps) {
+  constexpr int kBatch = BatchRows<T, L, kHistory>();
+  using Window = float[kHistory][kElements];
+  const T* from = static_cast<const T*>(p.a.projected) + first * p.a.projected_stride + unit.column;
+  typename L::template Raw<T> raw[kBatch];
+  AskForRows<T, L>(from, p.a.projected_stride, end - first, unit.dim, lane, raw);
+  // The rows before those of a batch, and the batch.
+  float inputs[kHistory + kBatch][kElements];
+  FillWindow<L, T>(p, unit, sequence, first, lane, reinterpret_cast<Window&>(inputs[0]));
+  T* to = DeltaOutput<T>(p, unit, first);
+  float square = 0;  // |k|^2 of the lane's row of kAcross
+#pragma unroll 1
+  for (int begin = first; begin < end; begin += kBatch) {
+#pragma unroll
+    for (int u = 0; u < kBatch; ++u) L::Unpack(raw[u], inputs[kHistory + u]);
+    from += kBatch * p.a.projected_stride;
+    AskForRows<T, L>(from, p.a.projected_stride, end - begin - kBatch, unit.dim, lane, raw);
+    float x[kBatch][kElements];
+#pragma unroll
+    for (int u = 0; u < kBatch; ++u) {
+      if (kUsual || p.o.history > 0) {
+        DeltaConvolve<L>(p, unit, lane, taps, reinterpret_cast<Window&>(inputs[u]),
+                         inputs[kHistory + u], x[u]);
+      } else {
+#pragma unroll
+        for (int e = 0; e < kElements; ++e) x[u][e] = inputs[kHistory + u][e];
+      }
+    }
+    ActivateRows<L, kUsual>(p, unit, lane, x);
+#pragma unroll
+    for (int u = 0; u < kBatch; ++u) {
+      if (begin + u < end) L::Store(x[u], unit.dim, lane, to + u * p.a.stride);
+    }
+    to += kBatch * p.a.stride;
+#pragma unroll
+    for (int j = 0; j < kHistory; ++j) {
+#pragma unroll
+      for (int e = 0; e < kElements; ++e) inputs[j][e] = inputs[kBatch + j][e];
+    }
+    if (unit.kind != DeltaUnit::kKey) continue;
+    if (!kUsual && DeltaUsesKeyLength(p.o)) {
+#pragma unroll
+      for (int u = 0; u < kBatch; ++u) {
+        const float of_row = L::Dot(x[u], x[u]);
+        square = (begin + u - first) % L::kAcross == lane ? of_row : square;
+      }
+    }
+    const int done = begin + kBatch - first;
+    if (done % L::kAcross == 0 || begin + kBatch >= end) {
+      const int row = first + (done - 1) / L::kAcross * L::kAcross + lane;
+      if (row < end) DeltaRowGates(p, row, unit.head, square);
+    }
   }
-
- private:
-  const T* const at_;
-  const int64_t stride_;
-  const int end_, dim_, lane_;
-  Raw next_;
-};
+}
 
 // Where a warp has two units they are of one kind and of one tile, and its halves go in step.
-template <typename T, typename L, int kElements, int kHistory>
+template <typename T, typename L, int kElements, int kHistory, bool kUsual>
 __global__ void __launch_bounds__(kThreads, kHistory > 3 || kElements > 8 ? 1
-                                            : kElements > 4               ? 4
-                                                                          : 5)
+                                            : kElements > 4 && !kUsual    ? 3
+                                                                          : 4)
     PrepareRowsKernel(const __grid_constant__ DeltaPrepareParams p) {
-  using Raw = typename L::template Raw<T>;
-  constexpr bool kRing = sizeof(Raw) == 16 && L::kRun == kElements;
-  using Ahead = RowsAhead<T, L, kRing>;
-  __shared__ Raw room[kRing ? kRingRows * kThreads : 1];
-  constexpr int kSquares = kMostTileRows / L::kAcross;
-  // Rows that are gone through without moving the window. More take too many registers.
-  constexpr int kBatch = kRing && kHistory <= 3 ? 3 : 1;
   AllowNext();
   const int item = (blockIdx.x * kThreads + threadIdx.x) / L::kAcross;
   const int lane = threadIdx.x % L::kAcross;
@@ -169,56 +215,12 @@ __global__ void __launch_bounds__(kThreads, kHistory > 3 || kElements > 8 ? 1
     DeltaChannelDecay<L, kElements <= 4 ? 4 : 2, kElements>(p, first, end, unit.head, lane);
     return;
   }
-  const T* const column = static_cast<const T*>(p.a.projected) + unit.column;
-  Ahead ahead(column, p.a.projected_stride, end, unit.dim, lane, room);
-  ahead.Begin(first);
   Sequence sequence = SequenceOfRow(p, first);
-  // The rows before those of a batch, and the batch.
-  float inputs[kHistory + kBatch][kElements];
-  using Window = float[kHistory][kElements];
-  float squares[kSquares] = {};  // |k|^2 of the lane's rows
-  FillWindow<L, T>(p, unit, sequence, first, lane, reinterpret_cast<Window&>(inputs[0]));
-  T* to = DeltaOutput<T>(p, unit, first);
-  for (int begin = first; begin < end; begin += kBatch) {
-#pragma unroll
-    for (int u = 0; u < kBatch; ++u) {
-      const int row = begin + u;
-      if (row >= end) break;
-      Window& window = reinterpret_cast<Window&>(inputs[u]);
-      if (row >= sequence.end) {
-        while (row >= sequence.end) sequence = SequenceAt(p, sequence.index + 1);
-        FillWindow<L, T>(p, unit, sequence, row, lane, window);
-      }
-      float(&given)[kElements] = inputs[kHistory + u];
-      float x[kElements];
-      L::Unpack(ahead.Take(row, first), given);
-      if (p.o.history > 0) {
-        DeltaConvolve<L>(p, unit, lane, taps, window, given, x);
-      } else {
-#pragma unroll
-        for (int e = 0; e < kElements; ++e) x[e] = given[e];
-      }
-      DeltaActivate<L>(p, unit, lane, x);
-      L::Store(x, unit.dim, lane, to);
-      to += p.a.stride;
-      if (unit.kind != DeltaUnit::kKey || !DeltaUsesKeyLength(p.o)) continue;
-      const float of_row = L::Dot(x, x);
-#pragma unroll
-      for (int i = 0; i < kSquares; ++i) {
-        squares[i] = i * L::kAcross + lane == row - first ? of_row : squares[i];
-      }
-    }
-#pragma unroll
-    for (int j = 0; j < kHistory; ++j) {
-#pragma unroll
-      for (int e = 0; e < kElements; ++e) inputs[j][e] = inputs[kBatch + j][e];
-    }
-  }
-  if (unit.kind != DeltaUnit::kKey) return;
-#pragma unroll
-  for (int i = 0; i < kSquares; ++i) {
-    const int row = first + i * L::kAcross + lane;
-    if (row < end) DeltaRowGates(p, row, unit.head, squares[i]);
+  for (int begin = first; begin < end;) {
+    while (begin >= sequence.end) sequence = SequenceAt(p, sequence.index + 1);
+    const int until = min(end, sequence.end);
+    PrepareRows<T, L, kElements, kHistory, kUsual>(p, unit, sequence, begin, until, lane, taps);
+    begin = until;
   }
 }
 
@@ -246,15 +248,25 @@ __global__ void __launch_bounds__(256)
   }
 }
 
-template <typename T, int kHistory, int kLanes, int kVector, int kElements>
-void Launch(const DeltaPrepareParams& p, cudaStream_t stream) {
-  constexpr int kItems = kThreads / kLanes;
+// So many tiles that a card's multiprocessors have about four blocks each, as many as run at once:
+// what a tile begins with is read twice. Long tiles, though, would leave some idle at the end.
+int TileRows(const DeltaPrepareParams& p, int items) {
+  constexpr int kBlocks = 528, kLeast = 8, kMost = 64, kMultiple = 4;
+  const int tiles = std::max(1, kBlocks * items / p.units);
+  const int rows = (p.a.part.rows + tiles - 1) / tiles;
+  return std::clamp((rows + kMultiple - 1) / kMultiple * kMultiple, kLeast, kMost);
+}
+
+template <typename T, int kHistory, int kLanes, int kVector, int kElements, bool kUsual = false>
+void Launch(DeltaPrepareParams p, cudaStream_t stream) {
+  constexpr int kItems = kThreads / kLanes;  // of a block
+  p.tile_rows = TileRows(p, kItems);
   const int64_t tiles = (p.a.part.rows + p.tile_rows - 1) / p.tile_rows;
   const int64_t items = tiles * p.units;
   LaunchDependent(
       stream,
       {.grid = dim3(static_cast<unsigned>((items + kItems - 1) / kItems)), .threads = kThreads},
-      PrepareRowsKernel<T, Lanes<kLanes, kVector, kElements>, kElements, kHistory>, p);
+      PrepareRowsKernel<T, Lanes<kLanes, kVector, kElements>, kElements, kHistory, kUsual>, p);
 }
 
 // Whether units can be half a warp each, with 16 bytes of bfloat16 a lane.
@@ -269,6 +281,9 @@ void LaunchForDim(const DeltaPrepareParams& p, cudaStream_t stream) {
   const int dim = std::max(p.o.key_dim, p.o.value_dim);
   EDDY_CHECK(dim <= 512);
   if (!DeltaTakesFour(p)) return Launch<T, kHistory, 32, 1, 16>(p, stream);
+  if constexpr (sizeof(T) == 2 && kHistory <= 3) {
+    if (TakesHalves(p, dim) && IsUsual(p.o)) return Launch<T, kHistory, 16, 8, 8, true>(p, stream);
+  }
   if constexpr (sizeof(T) == 2) {
     if (TakesHalves(p, dim)) return Launch<T, kHistory, 16, 8, 8>(p, stream);
   }
@@ -287,7 +302,6 @@ void LaunchRows(const DeltaPrepareParams& p, cudaStream_t stream) {
 }  // namespace
 
 void LaunchDeltaPrepareRows(DeltaPrepareParams params, Stream stream) {
-  params.tile_rows = TileRows(params.a.part.rows);
   const auto cuda_stream = static_cast<cudaStream_t>(stream);
   if (params.a.type == DType::kBF16) {
     LaunchRows<__nv_bfloat16>(params, cuda_stream);
