@@ -39,7 +39,7 @@ class CudaGemm {
   }
 
   void Run(std::span<const CudaProduct> given);
-  void Prepare(std::span<const CudaProduct> given);
+  void Prepare(std::span<const CudaProduct> given, bool fixed);
   std::optional<std::string> TakeError() { return lt_.TakeError(); }
   std::string Describe() const { return lt_.Describe(); }
 
@@ -184,7 +184,8 @@ void CudaGemm::Run(std::span<const CudaProduct> given) {
   const CudaProduct first = all[0];
   if (first.rows == 0) return;
   // A shape that nobody announced, when it first comes: once for each, and never while recording.
-  if (first.type == DType::kBF16 && first.fixed_rows > own_rows() && !IsRecording()) Prepare(given);
+  if (first.type == DType::kBF16 && first.fixed_rows > own_rows() && !IsRecording())
+    Prepare(given, /*fixed=*/true);
   // Float is for exactness: there all rows take the fixed order, so that the cuts of a prompt
   // change no product. And so few rows are not worth a call of their own.
   const bool all_fixed =
@@ -219,7 +220,8 @@ void CudaGemm::Run(std::span<const CudaProduct> given) {
   if (fixed_count > 0) RunFixedRows({fixed, fixed_count});
 }
 
-void CudaGemm::Prepare(std::span<const CudaProduct> given) {
+// `fixed`: for fixed rows too.
+void CudaGemm::Prepare(std::span<const CudaProduct> given, bool fixed) {
   CudaProduct products[kMostProducts];
   const size_t count = Tidy(given, products);
   const auto reference = [this](const CudaProduct& product) { RunFixedRows({&product, 1}); };
@@ -228,7 +230,13 @@ void CudaGemm::Prepare(std::span<const CudaProduct> given) {
     if (product.norm != nullptr) product.x_stride = product.in;
     CudaProduct ungated[2];
     const size_t parts = Ungated(product, ungated);
-    for (size_t j = 0; j < parts; ++j) lt_.Prepare(ungated[j], reference);
+    for (size_t j = 0; j < parts; ++j) {
+      if (fixed) {
+        lt_.Prepare(ungated[j], reference);
+      } else {
+        lt_.PrepareLong(ungated[j], reference);
+      }
+    }
   }
 }
 
@@ -307,9 +315,17 @@ void CudaGemmDelete::operator()(CudaGemm* gemm) const { delete gemm; }
 
 CudaGemmPtr MakeCudaGemm(Stream stream) { return CudaGemmPtr(new CudaGemm(stream)); }
 
-void PrepareProduct(CudaGemm* gemm, const CudaProduct& shape) { gemm->Prepare({&shape, 1}); }
+void PrepareProduct(CudaGemm* gemm, const CudaProduct& shape) {
+  gemm->Prepare({&shape, 1}, /*fixed=*/true);
+}
 
-void PrepareProducts(CudaGemm* gemm, std::span<const CudaProduct> shapes) { gemm->Prepare(shapes); }
+void PrepareProducts(CudaGemm* gemm, std::span<const CudaProduct> shapes) {
+  gemm->Prepare(shapes, /*fixed=*/true);
+}
+
+void PrepareLongProducts(CudaGemm* gemm, std::span<const CudaProduct> shapes) {
+  gemm->Prepare(shapes, /*fixed=*/false);
+}
 
 std::optional<std::string> TakeGemmError(CudaGemm* gemm) { return gemm->TakeError(); }
 

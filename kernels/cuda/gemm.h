@@ -70,6 +70,9 @@ CudaGemmPtr MakeCudaGemm(Stream stream);
 // it, and waits for the device.
 void PrepareProduct(CudaGemm* gemm, const CudaProduct& shape);
 void PrepareProducts(CudaGemm* gemm, std::span<const CudaProduct> shapes);
+// The same for products of prompts, none of whose rows are fixed: what is fastest for thousands of
+// them.
+void PrepareLongProducts(CudaGemm* gemm, std::span<const CudaProduct> shapes);
 // The first error since the last call.
 std::optional<std::string> TakeGemmError(CudaGemm* gemm);
 // One line for each shape and number of rows that cuBLASLt has been asked for, for the log.

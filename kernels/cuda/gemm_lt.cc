@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <iterator>
 #include <limits>
 #include <utility>
@@ -20,8 +21,14 @@ constexpr int64_t kLeastBucket = 16, kMostBucket = 65536;
 // Algorithms that are asked for, and buckets for which they are tried.
 constexpr int kAlgorithms = 32;
 constexpr int64_t kLeastTried = 32, kMostTried = 4096;
+// The least bucket of those whose algorithms are timed, with no more rows than that, and of how
+// many rows the order is looked at.
+constexpr int64_t kLongBucket = 8192, kLongChecked = 1000;
 // Memory for a trial beside that for w: x, and y twice. It bounds the rows.
-constexpr int64_t kTrialX = 16 << 20, kTrialY = 64 << 20;
+struct TrialRoom {
+  int64_t x, y;
+};
+constexpr TrialRoom kRoom = {16 << 20, 64 << 20}, kLongRoom = {64 << 20, 128 << 20};
 // Behind a y, which may begin as badly aligned as its shape says.
 constexpr int64_t kTrialGap = 256;
 
@@ -167,16 +174,21 @@ std::string GemmLt::Words(const Shape& s, const Plan& plan) {
   return words + (plan.fixed ? ", fixed order" : "");
 }
 
-// Device memory and events for trials, freed with it.
+// Device memory and events for trials of a shape, freed with it; w and x are filled in.
 struct GemmLt::Trial {
-  explicit Trial(int64_t halves) : w_bytes((halves * 2 + 255) / 256 * 256) {
-    const auto bytes = static_cast<size_t>(w_bytes + kTrialX + 2 * (kTrialY + kTrialGap) + 256);
+  Trial(Stream stream, const Shape& s, const TrialRoom& given)
+      : w_bytes((s.in * s.out * 2 + 255) / 256 * 256), room(given) {
+    const auto bytes = static_cast<size_t>(w_bytes + room.x + 2 * (room.y + kTrialGap) + 256);
     const bool made = cudaEventCreate(&begin) == cudaSuccess &&
                       cudaEventCreate(&end) == cudaSuccess &&
                       cudaMalloc(&data, bytes) == cudaSuccess;
-    if (made) return;
-    static_cast<void>(cudaGetLastError());
-    data = nullptr;
+    if (made) {
+      FillTrialW(stream, w(), s.out, s.in);
+      FillTrialX(stream, x(), room.x / (2 * s.x_stride), s.in, s.x_stride);
+    } else {
+      static_cast<void>(cudaGetLastError());
+      data = nullptr;
+    }
   }
   ~Trial() {
     cudaFree(data);
@@ -187,14 +199,21 @@ struct GemmLt::Trial {
   Trial& operator=(const Trial&) = delete;
   std::byte* w() const { return static_cast<std::byte*>(data); }
   std::byte* x() const { return w() + w_bytes; }
-  std::byte* y(int which) const { return x() + kTrialX + which * (kTrialY + kTrialGap); }
+  std::byte* y(int which) const { return x() + room.x + which * (room.y + kTrialGap); }
   int32_t* count() const { return reinterpret_cast<int32_t*>(y(2)); }
+  // As many rows of a shape as there is room for, at most `wanted`.
+  int64_t Rows(const Shape& s, int64_t wanted) const {
+    return std::min(
+        {wanted, room.x / (s.x_stride * SizeOf(s.type)), room.y / (s.y_stride * SizeOf(s.y_type))});
+  }
   int64_t w_bytes;
+  TrialRoom room;
   void* data = nullptr;
   cudaEvent_t begin = nullptr, end = nullptr;
 };
 
 void GemmLt::Prepare(const CudaProduct& shape, const Reference& reference) {
+  PrepareLong(shape, reference);
   CudaProduct product = shape;
   product.rows = kLeastBucket;
   if (error_ || !prepared_.insert(ShapeOf(product)).second) return;
@@ -209,11 +228,8 @@ void GemmLt::Prepare(const CudaProduct& shape, const Reference& reference) {
   // A launch that was refused before must not be lost with the error of an allocation.
   if (!CheckCuda(cudaGetLastError(), "launch")) return;
   // Without memory nothing is tried, and fixed rows take the kernels of fixed_product.h.
-  const Trial trial(shape.in * shape.out);
+  const Trial trial(stream_, tried.front(), kRoom);
   if (trial.data == nullptr) return;
-  const int64_t x_stride = tried.front().x_stride;
-  FillTrialW(stream_, trial.w(), shape.out, shape.in);
-  FillTrialX(stream_, trial.x(), kTrialX / (2 * x_stride), shape.in, x_stride);
   // For few rows cuBLASLt may propose nothing but split sums; then what is good for more will do.
   std::vector<cublasLtMatmulAlgo_t> others;
   for (const Shape& key : tried) {
@@ -224,10 +240,45 @@ void GemmLt::Prepare(const CudaProduct& shape, const Reference& reference) {
   }
 }
 
+void GemmLt::PrepareLong(const CudaProduct& shape, const Reference& reference) {
+  CudaProduct product = shape;
+  product.rows = kLeastBucket;
+  if (shape.type != DType::kBF16 || shape.in % 8 != 0 || error_ ||
+      !prepared_long_.insert(ShapeOf(product)).second || !CheckCuda(cudaGetLastError(), "launch")) {
+    return;
+  }
+  const Trial trial(stream_, ShapeOf(product), kLongRoom);
+  if (trial.data == nullptr) return;
+  for (int64_t rows = kLongBucket; rows <= kMostBucket; rows *= 2) {
+    product.rows = rows;
+    const Shape key = ShapeOf(product);
+    Plan* const plan = Find(key);
+    if (plan == nullptr) return;
+    TryLong(trial, key, reference, plan);
+  }
+}
+
+// Takes the fastest algorithm that gives the bits of the reference on a few rows, if one does.
+void GemmLt::TryLong(const Trial& trial, const Shape& s, const Reference& reference, Plan* plan) {
+  const int64_t rows = trial.Rows(s, kLongBucket);
+  if (rows == 0) return;
+  std::vector<std::pair<float, size_t>> times;
+  for (size_t i = 0; i < plan->algorithms.size() && !error_; ++i) {
+    if (Attribute(plan->algorithms[i], CUBLASLT_ALGO_CONFIG_SPLITK_NUM) > 1) continue;
+    times.emplace_back(TimeOf(trial, s, rows, *plan, i, /*at_once=*/4), i);
+  }
+  std::sort(times.begin(), times.end());
+  const auto fastest = std::find_if(times.begin(), times.end(), [&](const auto& time) {
+    return std::isfinite(time.first) &&
+           HasFixedOrder(trial, s, std::min(rows, kLongChecked), reference, *plan, time.second);
+  });
+  if (fastest != times.end() && !error_) plan->chosen = fastest->second;
+}
+
 // Takes the fastest of the algorithms that give the bits of the reference; leaves the plan alone if
 // none does.
 void GemmLt::TryFixed(const Trial& trial, const Shape& s, const Reference& reference, Plan* plan) {
-  const int64_t most = std::min({s.bucket, kTrialX / (s.x_stride * 2), kTrialY / (s.y_stride * 4)});
+  const int64_t most = trial.Rows(s, s.bucket);
   if (most == 0) return;  // such long rows stay untried
   // How an algorithm cuts its work may depend on the number of rows: all of the bucket's, its
   // fewest, and an odd number of them.
@@ -241,7 +292,7 @@ void GemmLt::TryFixed(const Trial& trial, const Shape& s, const Reference& refer
       return HasFixedOrder(trial, s, rows, reference, *plan, i);
     });
     if (!fixed) continue;
-    const float took = TimeOf(trial, s, most, *plan, i);
+    const float took = TimeOf(trial, s, most, *plan, i, /*at_once=*/1);
     if (error_ || !(took < least)) continue;
     plan->chosen = i;
     plan->fixed = true;
@@ -288,10 +339,10 @@ bool GemmLt::HasFixedOrder(const Trial& trial, const Shape& s, int64_t rows,
   return different == 0 && !error_;
 }
 
-// Milliseconds, the least of a few runs that find w in memory and not in a cache; infinite if the
-// algorithm is refused.
+// Milliseconds of so many products in a row, the least of a few such, of which the first finds w in
+// memory and not in a cache. Infinite if the algorithm is refused.
 float GemmLt::TimeOf(const Trial& trial, const Shape& s, int64_t rows, const Plan& plan,
-                     size_t algorithm) {
+                     size_t algorithm, int at_once) {
   const CudaProduct product = ProductOf(trial, s, rows);
   constexpr int kRuns = 3;
   const auto stream = static_cast<cudaStream_t>(stream_);
@@ -299,9 +350,13 @@ float GemmLt::TimeOf(const Trial& trial, const Shape& s, int64_t rows, const Pla
   float least = kNever;
   for (int run = 0; run < kRuns && !error_; ++run) {
     float took = 0;
-    CheckCuda(cudaMemsetAsync(trial.y(0), 0, 2 * kTrialY, stream), "trial");
+    // Long enough that all that follows is enqueued meanwhile.
+    CheckCuda(cudaMemsetAsync(trial.y(0), 0, static_cast<size_t>(2 * trial.room.y), stream),
+              "trial");
     CheckCuda(cudaEventRecord(trial.begin, stream), "trial");
-    if (Multiply(product, plan, algorithm) != CUBLAS_STATUS_SUCCESS) return kNever;
+    for (int i = 0; i < at_once; ++i) {
+      if (Multiply(product, plan, algorithm) != CUBLAS_STATUS_SUCCESS) return kNever;
+    }
     CheckCuda(cudaEventRecord(trial.end, stream), "trial");
     CheckCuda(cudaEventSynchronize(trial.end), "trial");
     CheckCuda(cudaEventElapsedTime(&took, trial.begin, trial.end), "trial");

@@ -21,7 +21,8 @@ namespace eddy {
 // Most algorithms sum each element in the fixed order of fixed_product.h; whether one does is not
 // documented, so it is tried: Prepare compares algorithms with a product that is known to, bit for
 // bit, at several numbers of rows and on data that show an order (trial.h), and takes the fastest
-// that agrees.
+// that agrees. For thousands of rows too: what cuBLASLt proposes first is up to a third slower
+// there than what it proposes last, and all that agree are as good as one another.
 class GemmLt {
  public:
   explicit GemmLt(Stream stream);
@@ -38,6 +39,8 @@ class GemmLt {
   // null. With `reference`, which must enqueue a product in the fixed order, algorithms are tried.
   using Reference = std::function<void(const CudaProduct&)>;
   void Prepare(const CudaProduct& shape, const Reference& reference);
+  // The same for thousands of rows alone, of which none is fixed. Prepare does it too.
+  void PrepareLong(const CudaProduct& shape, const Reference& reference);
 
   std::optional<std::string> TakeError();
   // One line for each shape and bucket.
@@ -66,11 +69,12 @@ class GemmLt {
   Plan Choose(const Shape& shape);
   cublasStatus_t Multiply(const CudaProduct& product, const Plan& plan, size_t algorithm);
   void TryFixed(const Trial& trial, const Shape& shape, const Reference& reference, Plan* plan);
+  void TryLong(const Trial& trial, const Shape& shape, const Reference& reference, Plan* plan);
   bool HasFixedOrder(const Trial& trial, const Shape& shape, int64_t rows,
                      const Reference& reference, const Plan& plan, size_t algorithm);
   static CudaProduct ProductOf(const Trial& trial, const Shape& shape, int64_t rows);
   float TimeOf(const Trial& trial, const Shape& shape, int64_t rows, const Plan& plan,
-               size_t algorithm);
+               size_t algorithm, int at_once);
   bool Check(cublasStatus_t status, const std::string& what);
   bool CheckCuda(int error, const char* what);
 
@@ -78,7 +82,7 @@ class GemmLt {
   cublasLtHandle_t handle_ = nullptr;
   void* workspace_ = nullptr;
   std::map<Shape, Plan> plans_;
-  std::set<Shape> prepared_;  // with the least bucket
+  std::set<Shape> prepared_, prepared_long_;  // with the least bucket
   std::optional<std::string> error_;
 };
 

@@ -62,6 +62,7 @@ class DeltaCuda : public Layer {
   void Flush(const Step& step) override;
 
  private:
+  void PrepareProducts() const;
   DeltaPrepareArgs PrepareArgs(const DeltaPart& part, const DeltaCudaRows& rows) const;
   DeltaRuleCudaArgs RuleArgs() const;
   DeltaRuleCudaArgs StepArgs(const Step& step, const DeltaPart& part, const DeltaCudaRows& rows,
@@ -118,6 +119,21 @@ DeltaCuda::DeltaCuda(const LayerSpec& spec, const LayerParts& parts, const CudaC
   out_norm_ = FindWeight(needs, parts, "out_norm.weight")->as<float>();
   const TensorView* const gate_bias = FindWeight(needs, parts, "gate_up.bias");
   if (gate_bias != nullptr) gate_bias_ = gate_bias->as<float>();
+  PrepareProducts();
+}
+
+// What long prompts will take.
+void DeltaCuda::PrepareProducts() const {
+  if (!takes_chunks_) return;
+  DeltaCutter cutter(scratch_, kAlign);
+  // Two rows, so that what follows the last column is another row and not another matrix.
+  projection_->PrepareLong(DeltaCudaRows(options_, matrices_, DeltaForm::kChunk, 2, &cutter));
+  const CudaProduct out = {.in = options_.v_width(),
+                           .out = options_.d_model,
+                           .type = matrices_,
+                           .w = out_,
+                           .accumulate = true};
+  PrepareLongProducts(gemm_, {&out, 1});
 }
 
 DeltaPrepareArgs DeltaCuda::PrepareArgs(const DeltaPart& part, const DeltaCudaRows& rows) const {

@@ -78,7 +78,7 @@ class DeltaProjection::Products {
       y_end_ = to + matrix.out * SizeOf(y_type);
     }
   }
-  void Run(CudaGemm* gemm) const { RunProducts(gemm, std::span(products_).first(count_)); }
+  std::span<const CudaProduct> all() const { return std::span(products_).first(count_); }
 
  private:
   const CudaProduct common_;
@@ -116,12 +116,12 @@ DeltaProjection::DeltaProjection(const DeltaOptions& options, const LayerNeeds& 
   add(low_, "decay_down.weight", columns_.low_decay);
 }
 
-void DeltaProjection::Run(const DeltaPart& part, const float* x, void* normed,
-                          const DeltaCudaRows& rows) const {
-  const int64_t fixed_rows = part.single ? part.rows : 0;
+DeltaProjection::Products DeltaProjection::ProductsOf(const DeltaPart& part, const float* x,
+                                                      void* normed,
+                                                      const DeltaCudaRows& rows) const {
   Products products({.rows = part.rows,
                      .in = d_model_,
-                     .fixed_rows = fixed_rows,
+                     .fixed_rows = part.single ? part.rows : 0,
                      .type = type_,
                      .x = x,
                      .norm = norm_,
@@ -130,7 +130,17 @@ void DeltaProjection::Run(const DeltaPart& part, const float* x, void* normed,
   products.Add(wide_, rows.projected, rows.projected_stride, rows.type);
   products.Add(logits_, rows.logits, rows.logits_stride, DType::kF32);
   products.Add(low_, rows.low, columns_.low, type_);
-  products.Run(gemm_);
+  return products;
+}
+
+void DeltaProjection::PrepareLong(const DeltaCudaRows& rows) const {
+  PrepareLongProducts(gemm_, ProductsOf({}, nullptr, nullptr, rows).all());
+}
+
+void DeltaProjection::Run(const DeltaPart& part, const float* x, void* normed,
+                          const DeltaCudaRows& rows) const {
+  const int64_t fixed_rows = part.single ? part.rows : 0;
+  RunProducts(gemm_, ProductsOf(part, x, normed, rows).all());
   const auto up = [&](const std::byte* w, int64_t column, const CudaProduct& shape) {
     if (w == nullptr) return;
     CudaProduct product = shape;

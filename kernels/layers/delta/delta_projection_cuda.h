@@ -20,6 +20,8 @@ class DeltaProjection {
   // rows.projected, .logits, .z and .channel_decay of a part from x [part.rows, D], its rows of the
   // residual. `normed` [part.rows, D] of the matrices' type may be overwritten.
   void Run(const DeltaPart& part, const float* x, void* normed, const DeltaCudaRows& rows) const;
+  // While loading: what Run will do for long prompts. Of `rows` the layout counts, no memory.
+  void PrepareLong(const DeltaCudaRows& rows) const;
 
  private:
   // A weight [out, D] whose results take the columns from `column` on.
@@ -29,6 +31,8 @@ class DeltaProjection {
     int64_t column = 0;
   };
   class Products;
+  Products ProductsOf(const DeltaPart& part, const float* x, void* normed,
+                      const DeltaCudaRows& rows) const;
 
   const DeltaColumns columns_;
   const DType type_;

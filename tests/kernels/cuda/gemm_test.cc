@@ -139,6 +139,25 @@ TEST_F(CudaGemmTest, GivesARowTheSameBitsInAnyCompanyAndPlace) {
   }
 }
 
+// Of so many rows cuBLASLt's algorithms are timed; whichever is taken must be right, and leave
+// those that are fixed alone.
+TEST_F(CudaGemmTest, AgreesWithDoublePrecisionOnThousandsOfPreparedRows) {
+  for ([[maybe_unused]] int i : testing::Trials(4)) {
+    const int64_t rows = Pick(4097, 9000), fixed = Pick(1, 40);
+    ProductOptions options = Options(rows, 8 * Pick(1, 30), Size(150));
+    options.type = DType::kBF16;
+    SCOPED_TRACE(options.Words());
+    ProductCase product(options, random_());
+    const std::vector<float> alone = Run(&product, 0, fixed, fixed);
+    const CudaProduct shape = product.Rows(0, rows);
+    PrepareLongProducts(gemm_.get(), {&shape, 1});
+    Finish();
+    const std::vector<float> all = Run(&product, 0, rows, fixed);
+    ASSERT_LT(product.Error(0, all), 1.0);
+    ASSERT_EQ(std::memcmp(alone.data(), all.data(), alone.size() * sizeof(float)), 0);
+  }
+}
+
 TEST_F(CudaGemmTest, GivesSeveralProductsAtOnceTheBitsOfEachAlone) {
   for (int i : testing::Trials(20)) {
     const int64_t rows = i % 2 == 0 ? Pick(1, 8) : Size(300), in = 8 * Pick(1, 200);
