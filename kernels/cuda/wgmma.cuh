@@ -73,10 +73,15 @@ __device__ inline uint64_t ColumnsOperand(uint32_t address, int panel_bytes) {
          uint64_t{1024 >> 4} << 32 | 1ull << 62;
 }
 
-// c = a b, plus c if `add`. Memory at `shared` holds b [16, 64] as rows n with 16 neighbours k
-// each, or, transposed, as rows k with 64 neighbours n each.
+// The same operand so many bytes further on in shared memory, which costs less than another one.
+__device__ inline uint64_t OperandAt(uint64_t operand, uint32_t bytes) {
+  return operand + (bytes >> 4);
+}
+
+// c = a b, plus c if `add`. `b` is a RowsOperand: b [16, 64] as rows n with 16 neighbours k each,
+// or, transposed, as rows k with 64 neighbours n each.
 template <bool kTransposed>
-__device__ inline void Wgmma(float (&c)[8][4], const uint32_t (&a)[4], uint32_t shared, int add) {
+__device__ inline void Wgmma(float (&c)[8][4], const uint32_t (&a)[4], uint64_t b, int add) {
   asm volatile(
       "{ .reg .pred add; setp.ne.b32 add, %37, 0;\n"
       "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
@@ -89,8 +94,7 @@ __device__ inline void Wgmma(float (&c)[8][4], const uint32_t (&a)[4], uint32_t 
         "+f"(c[4][2]), "+f"(c[4][3]), "+f"(c[5][0]), "+f"(c[5][1]), "+f"(c[5][2]), "+f"(c[5][3]),
         "+f"(c[6][0]), "+f"(c[6][1]), "+f"(c[6][2]), "+f"(c[6][3]), "+f"(c[7][0]), "+f"(c[7][1]),
         "+f"(c[7][2]), "+f"(c[7][3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(RowsOperand(shared)), "r"(add),
-        "n"(kTransposed ? 1 : 0)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add), "n"(kTransposed ? 1 : 0)
       : "memory");
 }
 

@@ -33,17 +33,18 @@ __device__ inline void PublishToProducts() { WgmmaPublish(); }
 template <int kWidth, bool kOutputs>
 __device__ inline void MultiplyState(const uint32_t (&a)[kWidth / 16][4], uint32_t keys,
                                      uint32_t queries, int, bool first, Tiles& n, Tiles& o) {
+  const uint64_t key = RowsOperand(keys), query = RowsOperand(queries);
+  const auto at = [](int k) { return k / 4 * kBlockBytes + k % 4 * 32; };
   WgmmaFence();
 #pragma unroll
   for (int k = 0; k < kWidth / 16; ++k) {
-    Wgmma</*kTransposed=*/false>(n, a[k], keys + k / 4 * kBlockBytes + k % 4 * 32, 1);
+    Wgmma</*kTransposed=*/false>(n, a[k], OperandAt(key, at(k)), 1);
   }
   WgmmaCommit();
   if constexpr (kOutputs) {
 #pragma unroll
     for (int k = 0; k < kWidth / 16; ++k) {
-      Wgmma</*kTransposed=*/false>(o, a[k], queries + k / 4 * kBlockBytes + k % 4 * 32,
-                                   !first || k > 0);
+      Wgmma</*kTransposed=*/false>(o, a[k], OperandAt(query, at(k)), !first || k > 0);
     }
     WgmmaCommit();
   }
@@ -51,9 +52,10 @@ __device__ inline void MultiplyState(const uint32_t (&a)[kWidth / 16][4], uint32
 
 // o += a scores'; scores [64, 64].
 __device__ inline void MultiplyScores(const uint32_t (&a)[4][4], uint32_t scores, int, Tiles& o) {
+  const uint64_t score = RowsOperand(scores);
   WgmmaFence();
 #pragma unroll
-  for (int k = 0; k < 4; ++k) Wgmma</*kTransposed=*/false>(o, a[k], scores + k * 32, 1);
+  for (int k = 0; k < 4; ++k) Wgmma</*kTransposed=*/false>(o, a[k], OperandAt(score, k * 32), 1);
   WgmmaCommit();
 }
 
@@ -61,12 +63,14 @@ __device__ inline void MultiplyScores(const uint32_t (&a)[4][4], uint32_t scores
 template <int K>
 __device__ void MultiplyWrites(const uint32_t (&a)[4][4], uint32_t writes, int,
                                Tiles (&state)[K / 64]) {
+  const uint64_t write = RowsOperand(writes);
   WgmmaFence();
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
 #pragma unroll
     for (int block = 0; block < K / 64; ++block) {
-      Wgmma</*kTransposed=*/true>(state[block], a[k], writes + block * kBlockBytes + k * 2048, 1);
+      Wgmma</*kTransposed=*/true>(state[block], a[k],
+                                  OperandAt(write, block * kBlockBytes + k * 2048), 1);
     }
   }
   WgmmaCommit();
