@@ -232,6 +232,7 @@ __global__ void __launch_bounds__(256)
   const int index = blockIdx.x * 256 + threadIdx.x;
   const Sequence sequence = SequenceAt(p, p.a.part.first_sequence + blockIdx.y);
   const int rows = sequence.end - sequence.begin;
+  WaitForPrevious();
   if (index >= 2 * q_width + v_width || sequence.slot == kNoSlot || rows == 0) return;
   const bool is_q = index < q_width, is_k = !is_q && index < 2 * q_width;
   const int channel = index - (is_q ? 0 : (is_k ? q_width : 2 * q_width));
@@ -318,10 +319,11 @@ void DeltaSaveHistoryCuda(const Step& step, const DeltaOptions& options,
   const dim3 grid(static_cast<unsigned>((channels + 255) / 256),
                   static_cast<unsigned>(args.part.sequences));
   const auto stream = static_cast<cudaStream_t>(step.stream);
+  const LaunchShape shape = {.grid = grid, .threads = 256};
   if (args.type == DType::kBF16) {
-    SaveHistoryKernel<__nv_bfloat16><<<grid, 256, 0, stream>>>(params);
+    LaunchDependent(stream, shape, SaveHistoryKernel<__nv_bfloat16>, params);
   } else {
-    SaveHistoryKernel<float><<<grid, 256, 0, stream>>>(params);
+    LaunchDependent(stream, shape, SaveHistoryKernel<float>, params);
   }
 }
 

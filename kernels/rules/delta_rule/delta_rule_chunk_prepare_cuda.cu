@@ -2,6 +2,7 @@
 
 #include "kernels/cuda/async_copy.cuh"
 #include "kernels/cuda/barrier.cuh"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/mma.cuh"
 #include "kernels/rules/delta_rule/delta_rule_chunk_cuda.cuh"
 #include "kernels/rules/delta_rule/delta_rule_chunk_grams.cuh"
@@ -156,7 +157,9 @@ template <int K, bool kVector>
 __global__ void __launch_bounds__(kPrepareThreads, Blocks<K, kVector>())
     PrepareChunk(const Problem p) {
   extern __shared__ __align__(1024) std::byte shared[];
+  AllowNext();
   const Place place = FindChunk(p);
+  WaitForPrevious();
   if (place.rows == 0) return;
   const int head = blockIdx.y, thread = threadIdx.x;
   if (place.slot == kNoSlot) {
@@ -251,8 +254,11 @@ void Launch(const Problem& p, int chunk_slots, Stream stream) {
   const int bytes = PrepareLayout<K, kVector>::Bytes(p.has_w);
   const auto kernel = PrepareChunk<K, kVector>;
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-  const dim3 grid(chunk_slots, p.value_heads);
-  kernel<<<grid, kPrepareThreads, bytes, static_cast<cudaStream_t>(stream)>>>(p);
+  LaunchDependent(static_cast<cudaStream_t>(stream),
+                  {.grid = dim3(chunk_slots, p.value_heads),
+                   .threads = kPrepareThreads,
+                   .shared_bytes = static_cast<size_t>(bytes)},
+                  kernel, p);
 }
 
 }  // namespace

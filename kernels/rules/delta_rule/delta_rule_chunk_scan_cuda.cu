@@ -6,6 +6,7 @@
 #include "kernels/cuda/async_copy.cuh"
 #include "kernels/cuda/barrier.cuh"
 #include "kernels/cuda/compiled_for.h"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/mma.cuh"
 #include "kernels/rules/delta_rule/delta_rule_chunk_cuda.cuh"
 #include "kernels/rules/delta_rule/delta_rule_chunk_lost.cuh"
@@ -293,7 +294,10 @@ __global__ void __launch_bounds__(Plan<K, kOutputs, kWarps>::kThreads, 1)
     Scan(const Problem p, int max_segments, int tiles, int stages) {
   using P = Plan<K, kOutputs, kWarps>;
   extern __shared__ __align__(1024) std::byte shared[];
+  // Who follows may read states before it waits, so it must not start while they are written.
+  if constexpr (!kOutputs) AllowNext();
   const Walk walk = FindWalk(p, max_segments, tiles);
+  WaitForPrevious();
   if (walk.rows == 0 || (!kOutputs && walk.segment == walk.segments - 1)) return;
   const int head = blockIdx.y, warp = threadIdx.x / 32;
   __shared__ int lost_chunk;
@@ -316,9 +320,11 @@ void LaunchScan(const Problem& p, int max_segments, int shared_bytes, Stream str
   const int bytes = stages * P::kStageBytes;
   const auto kernel = Scan<K, kVector, kOutputs, kWarps>;
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-  const dim3 grid(walks * tiles, p.value_heads);
-  kernel<<<grid, P::kThreads, bytes, static_cast<cudaStream_t>(stream)>>>(p, max_segments, tiles,
-                                                                          stages);
+  LaunchDependent(static_cast<cudaStream_t>(stream),
+                  {.grid = dim3(walks * tiles, p.value_heads),
+                   .threads = P::kThreads,
+                   .shared_bytes = static_cast<size_t>(bytes)},
+                  kernel, p, max_segments, tiles, stages);
 }
 
 // Wide tiles of columns read an operand less often, narrow ones keep more multiprocessors busy; the
