@@ -1,6 +1,8 @@
 // One warp has one row of the norm; bias and gate take one element, or a group of them, a thread.
 // All of it is bound by memory: each row is read from device memory once (the norm's second reading
-// finds it in the cache) and written once.
+// finds it in the cache) and written once. Norm and gate begin with the last rows, which the
+// product ahead has just written and the second cache may still hold; the product behind begins
+// with the first ones.
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
@@ -61,7 +63,7 @@ __device__ float4 LoadWeight(const NormArgs& args, int64_t i) {
 template <typename Y, int kGroups>
 __global__ void __launch_bounds__(kWarps * 32) RmsNormKernel(NormArgs args) {
   const CudaRmsNorm& norm = args.norm;
-  const int64_t row = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
+  const int64_t row = static_cast<int64_t>(gridDim.x - 1 - blockIdx.x) * kWarps + threadIdx.x / 32;
   const int64_t begin = threadIdx.x % 32 * kNormGroup;
   AllowNext();
   if constexpr (kGroups > 0) {
@@ -139,7 +141,7 @@ __global__ void __launch_bounds__(kThreads) GateKernel(CudaGate gate) {
   WaitForPrevious();
   const int64_t column = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kGroup;
   if (column >= gate.width) return;
-  for (int64_t row = blockIdx.y; row < gate.rows; row += gridDim.y) {
+  for (int64_t row = gate.rows - 1 - blockIdx.y; row >= 0; row -= gridDim.y) {
     const Ins g = *reinterpret_cast<const Ins*>(static_cast<const In*>(gate.gate) +
                                                 row * gate.gate_stride + column);
     Ins u = {};

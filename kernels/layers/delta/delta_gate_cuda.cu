@@ -1,5 +1,6 @@
 // What follows the delta rule before the output product: the norm over each value head times the
-// gate, one warp a head, all in one pass. And the tables that are derived from weights once.
+// gate, one warp a head, all in one pass, the last rows first, since these may still lie in the
+// second cache. And the tables that are derived from weights once.
 #include <cuda_bf16.h>
 
 #include "base/check.h"
@@ -25,7 +26,8 @@ struct GateParams {
 template <typename O, typename Z, typename Y, typename L, int kElements, int kRows>
 __global__ void __launch_bounds__(kWarps * 32) GateKernel(const __grid_constant__ GateParams p) {
   AllowNext();
-  const int64_t item = int64_t{blockIdx.x} * (kWarps * 32 / L::kAcross) + threadIdx.x / L::kAcross;
+  const int64_t item =
+      int64_t{gridDim.x - 1 - blockIdx.x} * (kWarps * 32 / L::kAcross) + threadIdx.x / L::kAcross;
   const int lane = threadIdx.x % L::kAcross;
   const int64_t first = item / p.value_heads * kRows;
   const int at = static_cast<int>(item % p.value_heads) * p.value_dim;

@@ -202,7 +202,7 @@ __global__ void __launch_bounds__(kThreads, kHistory > 3 || kElements > 8 ? 1
                                                                           : 4)
     PrepareRowsKernel(const __grid_constant__ DeltaPrepareParams p) {
   AllowNext();
-  const int item = (blockIdx.x * kThreads + threadIdx.x) / L::kAcross;
+  const int item = ((gridDim.x - 1 - blockIdx.x) * kThreads + threadIdx.x) / L::kAcross;
   const int lane = threadIdx.x % L::kAcross;
   const int first = Uniform(item / p.units * p.tile_rows);
   DeltaUnit unit = DeltaUnitOf(p, item % p.units);
