@@ -36,7 +36,7 @@ std::vector<std::string> Arguments(const std::vector<std::string>& more = {}) {
 }
 
 // It ends with status 2 and one line of an error that has `words` in it.
-void ExpectRefusal(Program* program, const std::string& words) {
+void ExpectRefusal(ServerProgram* program, const std::string& words) {
   EXPECT_EQ(program->Await(), 2);
   std::vector<std::string> lines = program->LogLines("start_failed");
   const std::vector<std::string> plain = program->LogLines("");
@@ -59,23 +59,23 @@ v1::GenerateRequest LongRequest() {
 }
 
 TEST(Binary, RefusesUnknownAndWrongFlags) {
-  Program unknown(Arguments({"--no_such_flag=1"}));
+  ServerProgram unknown(Arguments({"--no_such_flag=1"}));
   ExpectRefusal(&unknown, "no_such_flag");
-  Program wrong(Arguments({"--memory_fraction=7"}));
+  ServerProgram wrong(Arguments({"--memory_fraction=7"}));
   ExpectRefusal(&wrong, "memory_fraction");
-  Program type(Arguments({"--state_type=float16"}));
+  ServerProgram type(Arguments({"--state_type=float16"}));
   ExpectRefusal(&type, "--state_type=float16: must be one of float32, bfloat16");
 }
 
 TEST(Binary, RefusesAModelThatCannotBeRead) {
   const TempDir empty;
-  Program nothing(
+  ServerProgram nothing(
       {absl::StrCat("--model_dir=", empty.path()), "--listen=127.0.0.1:0", "--metrics_listen="});
   ExpectRefusal(&nothing, "config.json");
 }
 
 TEST(Binary, HoldsStatesInTheTypeItIsToldAndSaysSo) {
-  Program program(Arguments({"--state_type=bfloat16"}));
+  ServerProgram program(Arguments({"--state_type=bfloat16"}));
   const nlohmann::json ports = program.Ports();
   const auto channel = grpc::CreateChannel(absl::StrCat("127.0.0.1:", ports.value("listen", 0)),
                                            grpc::InsecureChannelCredentials());
@@ -95,20 +95,20 @@ TEST(Binary, HoldsStatesInTheTypeItIsToldAndSaysSo) {
 }
 
 TEST(Binary, RefusesATypeOfStatesThatItsModelDoesNotHave) {
-  Program program({"--model_dir=tests/golden/gla_a", "--listen=127.0.0.1:0",
-                   "--metrics_listen=", "--state_type=bfloat16"});
+  ServerProgram program({"--model_dir=tests/golden/gla_a", "--listen=127.0.0.1:0",
+                         "--metrics_listen=", "--state_type=bfloat16"});
   ExpectRefusal(&program, "--state_type=bfloat16: model type gla has no layer with a delta rule");
 }
 
 TEST(Binary, RefusesPortsThatAreTaken) {
-  Program first(Arguments());
+  ServerProgram first(Arguments());
   const nlohmann::json ports = first.Ports();
   const int listen = ports.value("listen", 0), metrics = ports.value("metrics_listen", 0);
   EXPECT_GT(listen, 0);
   EXPECT_GT(metrics, 0);
-  Program second({kModel, absl::StrCat("--listen=127.0.0.1:", listen), "--metrics_listen="});
+  ServerProgram second({kModel, absl::StrCat("--listen=127.0.0.1:", listen), "--metrics_listen="});
   ExpectRefusal(&second, absl::StrCat("127.0.0.1:", listen));
-  Program third(
+  ServerProgram third(
       {kModel, "--listen=127.0.0.1:0", absl::StrCat("--metrics_listen=127.0.0.1:", metrics)});
   ExpectRefusal(&third, absl::StrCat("127.0.0.1:", metrics));
 }
@@ -116,7 +116,7 @@ TEST(Binary, RefusesPortsThatAreTaken) {
 // civetweb's way to any other answer than the page takes more stack than it gives its threads,
 // beside what all the libraries of this program keep per thread: see server/thread_stacks.cc.
 TEST(Binary, AnswersWhateverItsMetricsPortIsAskedAndGoesOn) {
-  Program program(Arguments({"--drain_delay=0s"}));
+  ServerProgram program(Arguments({"--drain_delay=0s"}));
   const int port = program.Ports().value("metrics_listen", 0);
   for (const char* what : {"GET /", "GET /healthz", "GET /favicon.ico", "GET /a/../../etc/passwd",
                            "HEAD /metrics", "HEAD /", "POST /metrics", "PUT /x", "DELETE /metrics",
@@ -129,7 +129,7 @@ TEST(Binary, AnswersWhateverItsMetricsPortIsAskedAndGoesOn) {
 }
 
 TEST(Binary, SaysWhatItRunsOn) {
-  Program program(Arguments({"--device=cpu", "--drain_delay=0s"}));
+  ServerProgram program(Arguments({"--device=cpu", "--drain_delay=0s"}));
   program.Ports();
   program.Send(SIGTERM);
   EXPECT_EQ(program.Await(), 0);
@@ -139,7 +139,7 @@ TEST(Binary, SaysWhatItRunsOn) {
 }
 
 TEST(Binary, DrainsOnATermSignalAndEndsWithStatusZero) {
-  Program program(Arguments({"--drain_delay=0s", "--max_new_tokens=1000000"}));
+  ServerProgram program(Arguments({"--drain_delay=0s", "--max_new_tokens=1000000"}));
   auto stub = StubOf(program.Ports());
   v1::GenerateRequest request = LongRequest();
   request.mutable_stopping()->set_max_new_tokens(2000);
@@ -157,7 +157,7 @@ TEST(Binary, DrainsOnATermSignalAndEndsWithStatusZero) {
 }
 
 TEST(Binary, CutsOffWhatDoesNotEndInTimeAndStillEndsWithStatusZero) {
-  Program program(
+  ServerProgram program(
       Arguments({"--drain_delay=0s", "--drain_timeout=100ms", "--max_new_tokens=1000000"}));
   auto stub = StubOf(program.Ports());
   grpc::ClientContext context;
@@ -181,7 +181,7 @@ TEST(Binary, EndsAllCallsAndThenItselfWithStatusOneWhenItsDeviceBreaks) {
                                         before == nullptr ? "" : before);
   setenv("LD_LIBRARY_PATH", path.c_str(), 1);
   setenv("EDDY_TEST_HEALTHY_FORWARDS", "400", 1);
-  Program program(Arguments(
+  ServerProgram program(Arguments(
       {"--device=cuda", "--weight_type=float32", "--max_sequences=1", "--max_new_tokens=1000000"}));
   unsetenv("EDDY_TEST_HEALTHY_FORWARDS");
   if (before == nullptr) unsetenv("LD_LIBRARY_PATH");
@@ -210,7 +210,7 @@ TEST(Binary, EndsAllCallsAndThenItselfWithStatusOneWhenItsDeviceBreaks) {
 }
 
 TEST(Binary, EndsAtOnceOnTheSecondSignal) {
-  Program program(Arguments({"--drain_delay=1h"}));
+  ServerProgram program(Arguments({"--drain_delay=1h"}));
   program.Ports();
   program.Send(SIGTERM);
   program.AwaitLog("draining");
@@ -219,7 +219,7 @@ TEST(Binary, EndsAtOnceOnTheSecondSignal) {
 }
 
 TEST(Binary, NeverLogsPromptsTextOrMetadata) {
-  Program program(Arguments({"--drain_delay=0s", "--log_level=debug"}));
+  ServerProgram program(Arguments({"--drain_delay=0s", "--log_level=debug"}));
   auto stub = StubOf(program.Ports());
   grpc::ClientContext context;
   context.AddMetadata("authorization", "Bearer very-secret");
@@ -249,7 +249,7 @@ grpc::Status GenerateOneToken(const nlohmann::json& ports) {
   return stub->Generate(&context, request, &response);
 }
 
-int OpenDescriptors(const Program& program) {
+int OpenDescriptors(const ServerProgram& program) {
   const std::filesystem::directory_iterator all(absl::StrCat("/proc/", program.pid(), "/fd"));
   return static_cast<int>(std::distance(begin(all), end(all)));
 }
@@ -259,7 +259,7 @@ TEST(Binary, ServesAgainAfterMoreConnectionsThanItHasDescriptors) {
   GTEST_SKIP() << "the sanitizer tries memory by a pipe, and takes it for bad if it gets none";
 #endif
   constexpr int kMost = 64;
-  Program program(Arguments());
+  ServerProgram program(Arguments());
   const nlohmann::json ports = program.Ports();
   const rlimit limit = {.rlim_cur = kMost, .rlim_max = kMost};
   ASSERT_EQ(prlimit(program.pid(), RLIMIT_NOFILE, &limit, nullptr), 0);

@@ -58,7 +58,7 @@ class TracedServer {
       lines.push_back(json::parse(line));
     return lines;
   }
-  Program& program() { return program_; }
+  ServerProgram& program() { return program_; }
 
   grpc::Status Generate(grpc::ClientContext* context, const std::string& model = "") {
     v1::GenerateResponse response;
@@ -83,7 +83,7 @@ class TracedServer {
     return all;
   }
 
-  Program program_;
+  ServerProgram program_;
   const json ports_;
   std::unique_ptr<v1::GenerationService::Stub> stub_;
 };

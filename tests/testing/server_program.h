@@ -24,9 +24,9 @@
 
 namespace eddy {
 
-class Program {
+class ServerProgram {
  public:
-  explicit Program(std::vector<std::string> arguments) {
+  explicit ServerProgram(std::vector<std::string> arguments) {
     const char* const elsewhere = std::getenv("EDDY_TEST_SERVER_BINARY");
     const std::string binary = elsewhere == nullptr ? EDDY_SERVER_BINARY : elsewhere;
     arguments.insert(arguments.begin(), binary);
@@ -42,7 +42,7 @@ class Program {
     EDDY_CHECK(posix_spawn(&pid_, binary.c_str(), &files, nullptr, argv.data(), environ) == 0);
     posix_spawn_file_actions_destroy(&files);
   }
-  ~Program() {
+  ~ServerProgram() {
     if (!ended_) Send(SIGKILL), Await();
   }
 
