@@ -17,7 +17,8 @@ architectures=-UEDDY_CUDA_ARCHITECTURES # the default, whatever was asked for be
 [ -z "${EDDY_CUDA_ARCHITECTURES:-}" ] ||
   architectures=-DEDDY_CUDA_ARCHITECTURES=$EDDY_CUDA_ARCHITECTURES
 cmake --preset cuda "$architectures" >&2
-programs=(eddy-server eddy binary_test kernels_test engine_test model_bench serve_bench)
+programs=(eddy-server eddy binary_test e2e_test real_models_test kernels_test engine_test
+  model_bench serve_bench)
 cmake --build --preset cuda --target "${programs[@]}" eddy_cuda cuda_tests cuda_benches >&2
 
 folder=build/gpu

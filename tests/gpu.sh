@@ -6,8 +6,9 @@
 #   tests/gpu.sh build/gpu.tar.xz [tests|sanitizers|steps|bench]...
 #
 # (or the unpacked folder in place of the file). tests: every kernel against its twin and float64, the
-# laws of every layer, and every golden set through the executor, in both number modes. sanitizers: every kernel under memcheck, racecheck and
-# initcheck, at shapes that are small enough for them. steps: random requests come and go with the
+# laws of every layer, every golden set through the executor, in both number modes, and the server
+# with real models on the GPU. sanitizers: every kernel under memcheck, racecheck and initcheck, at
+# shapes that are small enough for them. steps: random requests come and go with the
 # CPU checking every layer, for EDDY_TEST_MINUTES (10) in EDDY_GPU_STEPS (4) programs with seeds of
 # their own. bench: the tables of BENCHMARKS.md.
 #
@@ -32,6 +33,7 @@ else
 fi
 cublas=$(dirname "$(find /usr /opt -name 'libcublasLt.so.13' -print -quit 2>/dev/null)")
 export LD_LIBRARY_PATH=$PWD/bin:$cublas EDDY_TEST_DEVICE=cuda OPENBLAS_NUM_THREADS=1
+export EDDY_TEST_SERVER_BINARY=$PWD/bin/eddy-server EDDY_TEST_REAL_PLUGIN=$PWD/bin/libeddy_cuda.so
 names=()
 
 start() { # name, command...
@@ -67,10 +69,13 @@ run_tests() {
   start_shards 3 ends bin/cuda_ends_test
   start lost_device bin/engine_test --gtest_filter='LostDevice*'
   start lost_server env LD_LIBRARY_PATH="$PWD/faulty:$LD_LIBRARY_PATH" \
-    EDDY_TEST_SERVER_BINARY="$PWD/bin/eddy-server" EDDY_TEST_REAL_PLUGIN="$PWD/bin/libeddy_cuda.so" \
     bin/binary_test --gtest_filter='*DeviceBreaks'
+  start server_program bin/binary_test --gtest_filter='-*DeviceBreaks'
+  start_shards 2 real_models bin/real_models_test --gtest_filter='-BundledModel*' # not in the pack
+  start_shards 2 server bin/e2e_test
 }
 engine_tests='*Golden*:*HalfStates*:*Hybrid*:*Mixed*:*KalmanModel*:*Recorded*:*Readouts*:OpenDevice*:CheckedDevice*'
+engine_tests+=':*Spoilt*'
 
 # What gives the same bits in other company, or keeps lost numbers apart, is done by the same kernels,
 # and slots of gigabytes are no business of theirs. racecheck does not see that a barrier which some

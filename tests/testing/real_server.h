@@ -10,6 +10,7 @@
 
 #include "server/load_to_serve.h"
 #include "tests/testing/running_server.h"
+#include "tests/testing/test_device.h"
 
 namespace eddy {
 
@@ -30,10 +31,12 @@ class GatedExecutor : public Executor {
   const std::unique_ptr<Executor> real_;
 };
 
-// Loads and serves the model of a folder, on one thread of the processor.
+// Loads and serves the model of a folder on the device under test; see test_device.h.
 class RealServer {
  public:
-  RealServer(const std::string& model_dir, int slots, int rows_per_step) {
+  RealServer(const std::string& model_dir, int slots, int rows_per_step,
+             DType matrices = DType::kF32)
+      : opened_{.device = testing::OpenTestDevice(matrices)} {
     running_ = std::make_unique<RunningServer>([&](ServerSetting* setting) {
       ServerConfig& config = setting->config;
       config.model_dir = model_dir;
@@ -66,7 +69,7 @@ class RealServer {
  private:
   EchoControl gate_;
   std::atomic<int> most_{0};
-  const OpenedDevice opened_ = {.device = OpenCpuDevice({.threads = 1})};
+  const OpenedDevice opened_;
   std::unique_ptr<RunningServer> running_;
 };
 

@@ -156,7 +156,9 @@ inline v1::GenerateRequest EchoRequest(const std::string& text, int max_new_toke
 struct StreamResult {
   grpc::Status status;
   std::string text;
-  std::vector<int32_t> token_ids;  // if they were asked for
+  // If they were asked for.
+  std::vector<int32_t> token_ids;
+  std::vector<float> logprobs;
   int messages = 0;
   int num_tokens = 0;
   int prompt_infos = 0;
@@ -175,6 +177,9 @@ struct StreamResult {
       text += output.text();
       num_tokens += static_cast<int>(output.num_tokens());
       token_ids.insert(token_ids.end(), output.token_ids().begin(), output.token_ids().end());
+      for (const v1::TokenLogprob& report : output.logprobs()) {
+        logprobs.push_back(report.logprob());
+      }
       if (output.has_finish_info()) finish = output.finish_info();
     }
   }

@@ -1,6 +1,7 @@
 // The program eddy-server under test: started with flags, asked by signals, read by its log. Needs
 // EDDY_SERVER_BINARY, its path, of the build; where it was copied elsewhere, the environment's
-// EDDY_TEST_SERVER_BINARY says so.
+// EDDY_TEST_SERVER_BINARY says so. Its device is EDDY_TEST_DEVICE, if that is set and no flag says
+// another.
 #pragma once
 
 #include <fcntl.h>
@@ -9,6 +10,7 @@
 #include <spawn.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -31,6 +33,13 @@ class ServerProgram {
     const std::string binary = elsewhere == nullptr ? EDDY_SERVER_BINARY : elsewhere;
     arguments.insert(arguments.begin(), binary);
     arguments.push_back(absl::StrCat("--port_file=", dir_ / "ports"));
+    const char* const device = std::getenv("EDDY_TEST_DEVICE");
+    const auto says_device = [](const std::string& flag) {
+      return flag.rfind("--device=", 0) == 0;
+    };
+    if (device != nullptr && std::none_of(arguments.begin(), arguments.end(), says_device)) {
+      arguments.push_back(absl::StrCat("--device=", device));
+    }
     std::vector<char*> argv;
     for (std::string& argument : arguments) argv.push_back(argument.data());
     argv.push_back(nullptr);
