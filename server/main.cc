@@ -1,11 +1,14 @@
 // eddy-server: builds everything in order, waits for a signal, takes it down in reverse.
 //
-// Exit status: 0 after a drain; 1 if the device was lost; 2 if it could not start; 128 + n if
-// signal n came while it drained.
+// Exit status: 0 after a drain, or a signal while the model is being loaded; 1 if the device was
+// lost or hangs; 2 if it could not start; 128 + n if signal n came while it drained.
+#include <atomic>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 #include <memory>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -13,6 +16,7 @@
 #include "absl/time/clock.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "base/thread_name.h"
 #include "base/version.h"
 #include "engine/load.h"
 #include "engine/open_device.h"
@@ -29,6 +33,8 @@ constexpr int kDeviceLostStatus = 1;
 constexpr int kStartFailedStatus = 2;
 // How long calls may take to hear that the device was lost.
 constexpr absl::Duration kGoodbyeTime = absl::Seconds(1);
+// How long the server's parts may take to end beside a step of the device: traces take the longest.
+constexpr absl::Duration kEndTime = absl::Seconds(10);
 
 int FailToStart(const absl::Status& why) {
   Log(LogLevel::kError, "start_failed", {{"error", std::string(why.message())}});
@@ -97,6 +103,57 @@ void Drain(const ServerConfig& config, Signals* signals, Server* server) {
   }
 }
 
+// Hears signals on a thread of its own, while it lives: for work of this thread that may take long
+// or for ever. Nobody else waits for signals meanwhile.
+class Watch {
+ public:
+  // `watch` returns when it is told that what it watches is done, or ends the program.
+  Watch(Signals* signals, std::function<void(const std::function<bool()>& done)> watch)
+      : signals_(signals), thread_([this, watch = std::move(watch)] {
+          NameThisThread("watch");
+          watch([this] { return done_.load(); });
+        }) {}
+  ~Watch() {
+    done_ = true;
+    signals_->Wake();
+    thread_.join();
+  }
+  Watch(const Watch&) = delete;
+  Watch& operator=(const Watch&) = delete;
+
+ private:
+  Signals* const signals_;
+  std::atomic<bool> done_{false};
+  std::thread thread_;  // last: starts when all else is ready
+};
+
+// A signal ends the program at once, since nothing is open yet.
+absl::StatusOr<ModelToServe> Load(const ServerConfig& config, const OpenedDevice& device,
+                                  Signals* signals) {
+  const Watch watch(signals, [signals](const auto& done) {
+    while (!done()) {
+      const Signals::News news = signals->Wait(absl::InfiniteFuture());
+      if (news.what != Signals::News::What::kSignal) continue;
+      Log(LogLevel::kInfo, "stopped", {{"signal", news.number}, {"while", "loading"}});
+      std::_Exit(EXIT_SUCCESS);
+    }
+  });
+  return LoadToServe(config, device);
+}
+
+// Takes the server down. A device that hangs keeps the engine's thread for ever, and only the end
+// of the process helps; a second signal does not wait for that.
+void End(const ServerConfig& config, Signals* signals, std::unique_ptr<Server> server) {
+  const absl::Time deadline = absl::Now() + config.watchdog_timeout + kEndTime;
+  const Watch watch(signals, [=](const auto& done) {
+    WaitUntil(signals, deadline, done);
+    if (done()) return;
+    Log(LogLevel::kError, "stuck", {{"error", "a step does not come back from the device"}});
+    std::_Exit(kDeviceLostStatus);
+  });
+  server.reset();
+}
+
 int Main(int argc, char** argv) {
   Signals signals;
   const absl::StatusOr<ServerConfig> config = ReadServerConfig(argc, argv);
@@ -117,7 +174,7 @@ int Main(int argc, char** argv) {
   absl::StatusOr<std::unique_ptr<Server>> server =
       Server::Start(*config, &clock, [&signals] { signals.Wake(); });
   if (!server.ok()) return FailToStart(server.status());
-  absl::StatusOr<ModelToServe> model = LoadToServe(*config, *device);
+  absl::StatusOr<ModelToServe> model = Load(*config, *device, &signals);
   if (!model.ok()) return FailToStart(model.status());
   (*server)->Serve(*std::move(model));
   if (absl::Status told = TellPorts(*config, (*server)->ports()); !told.ok()) {
@@ -132,7 +189,7 @@ int Main(int argc, char** argv) {
   if (lost) {
     WaitUntil(&signals, absl::Now() + kGoodbyeTime, [&] { return (*server)->open_calls() == 0; });
   }
-  server->reset();
+  End(*config, &signals, *std::move(server));
   Log(LogLevel::kInfo, "stopped");
   return lost ? kDeviceLostStatus : EXIT_SUCCESS;
 }

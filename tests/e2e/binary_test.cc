@@ -1,7 +1,7 @@
 // Proves how the program eddy-server starts and ends: one line and status 2 for what keeps it from
-// starting, the port file, a drain on SIGTERM with status 0, an end at once on the second, status 1
-// when its device breaks: one that a test's back end breaks (faulty_plugin.cc), on a GPU if there
-// is one for tests/gpu.sh; and that running out of descriptors is nothing that lasts.
+// starting, the port file, a drain on SIGTERM with status 0, an end at once on the second; and that
+// running out of descriptors is nothing that lasts. What it does when its device breaks:
+// device_faults_test.cc.
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -172,41 +172,6 @@ TEST(Binary, CutsOffWhatDoesNotEndInTimeAndStillEndsWithStatusZero) {
   EXPECT_EQ(ReasonOf(status), "DRAIN_TIMEOUT");
   EXPECT_EQ(program.Await(), 0);
   EXPECT_EQ(program.LogLines("drain_timeout").size(), 1u);
-}
-
-// One call runs and one waits for its slot.
-TEST(Binary, EndsAllCallsAndThenItselfWithStatusOneWhenItsDeviceBreaks) {
-  const char* const before = std::getenv("LD_LIBRARY_PATH");
-  const std::string path = absl::StrCat(EDDY_FAULTY_PLUGIN_DIR, before == nullptr ? "" : ":",
-                                        before == nullptr ? "" : before);
-  setenv("LD_LIBRARY_PATH", path.c_str(), 1);
-  setenv("EDDY_TEST_HEALTHY_FORWARDS", "400", 1);
-  ServerProgram program(Arguments(
-      {"--device=cuda", "--weight_type=float32", "--max_sequences=1", "--max_new_tokens=1000000"}));
-  unsetenv("EDDY_TEST_HEALTHY_FORWARDS");
-  if (before == nullptr) unsetenv("LD_LIBRARY_PATH");
-  if (before != nullptr) setenv("LD_LIBRARY_PATH", before, 1);
-  auto stub = StubOf(program.Ports());
-  grpc::Status running, waiting;
-  const auto call = [&](grpc::Status* status) {
-    grpc::ClientContext context;
-    auto reader = stub->GenerateStream(&context, LongRequest());
-    v1::GenerateResponse message;
-    while (reader->Read(&message)) {
-    }
-    *status = reader->Finish();
-  };
-  std::thread first(call, &running), second(call, &waiting);
-  program.AwaitLog("device_lost");
-  const absl::Time lost = absl::Now();
-  EXPECT_EQ(program.Await(), 1);
-  EXPECT_LT(absl::Now() - lost, absl::Seconds(5));
-  first.join();
-  second.join();
-  for (const grpc::Status& status : {running, waiting}) {
-    EXPECT_EQ(status.error_code(), grpc::UNAVAILABLE);
-    EXPECT_EQ(ReasonOf(status), "DEVICE_LOST") << status.error_message();
-  }
 }
 
 TEST(Binary, EndsAtOnceOnTheSecondSignal) {

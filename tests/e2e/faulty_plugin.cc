@@ -1,5 +1,6 @@
 // A back end for --device=cuda that breaks: the real one, if EDDY_TEST_REAL_PLUGIN says where it
-// is, else the CPU, after EDDY_TEST_HEALTHY_FORWARDS calls of layers. For tests of whole programs.
+// is, else the CPU, after EDDY_TEST_HEALTHY_FORWARDS calls of layers; with EDDY_TEST_HANGS it hangs
+// instead. For tests of whole programs.
 #include <dlfcn.h>
 
 #include <cstdlib>
@@ -24,5 +25,6 @@ extern "C" __attribute__((visibility("default"))) eddy::Device* EddyOpenDevice(
     real = eddy::OpenCpuDevice(options);
   }
   const char* const healthy = std::getenv("EDDY_TEST_HEALTHY_FORWARDS");
-  return new eddy::FaultyDevice(std::move(real), healthy == nullptr ? 0 : std::atoi(healthy));
+  return new eddy::FaultyDevice(std::move(real), healthy == nullptr ? 0 : std::atoi(healthy),
+                                std::getenv("EDDY_TEST_HANGS") != nullptr);
 }
