@@ -215,6 +215,7 @@ class Worker {
     WgmmaPublish();
   }
   __device__ void Release(int tile) const {
+    __syncwarp();  // all lanes have read which values are lost
     if (lane_ == 0) Arrive(shared_.Empty(tile));
   }
 
