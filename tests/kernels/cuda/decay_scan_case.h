@@ -81,6 +81,9 @@ inline DecayCase RandomDecayCase(Random& random) {
 struct Truth {
   std::vector<double> out, state;
   double out_size = 0, state_size = 0;
+  // Of each output, the squares of its terms: rounding them is random, so what it leaves is
+  // relative to the root of their sum, which a few outputs may be far below by chance.
+  std::vector<double> out_squares = out;
 };
 inline Truth Exact(const DecayCase& c, size_t i) {
   const auto& [states, key_heads, query_heads, reads, key_dim, value_dim] = c.shape;
@@ -110,7 +113,9 @@ inline Truth Exact(const DecayCase& c, size_t i) {
         for (int64_t n = 0; n < key_dim; ++n) {
           for (int64_t e = 0; e < value_dim; ++e) {
             const double scaled = static_cast<double>(c.query_scale) * q[n];
-            truth.out[at + e] += scaled * s[n * value_dim + e];
+            const double term = scaled * s[n * value_dim + e];
+            truth.out[at + e] += term;
+            truth.out_squares[at + e] += term * term;
             out_terms[at + e] += std::abs(scaled) * terms[n * value_dim + e];
           }
         }
