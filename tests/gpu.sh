@@ -79,17 +79,18 @@ engine_tests+=':*Spoilt*'
 
 # What gives the same bits in other company, or keeps lost numbers apart, is done by the same kernels,
 # and slots of gigabytes are no business of theirs. racecheck does not see that a barrier which some
-# warps only arrive at (bar.arrive) orders what they did before: the chunk forms' Scan and WalkSegments
-# and OSDN's ScaleKernel hand stages of shared memory from warp to warp and back by such pairs. Each
-# report names what one side wrote before it arrived and what the other read after it had waited. And
-# what cuBLASLt is tried with before a head of 1,024 channels takes it minutes.
+# warps only arrive at (bar.arrive) orders what they did before: the chunk forms' Scan and WalkSegments,
+# OSDN's ScaleKernel and the selective scan's rows hand stages of shared memory from warp to warp and
+# back by such pairs. Each report names what one side wrote before it arrived and what the other read
+# after it had waited. And what cuBLASLt is tried with before a head of 1,024 channels takes it minutes.
 run_sanitizers() {
   local tool test shards filter more kernel
   for tool in racecheck memcheck initcheck; do
     more=()
     filter='-*SameBits*:*BitsOf*:*Keeps*:*RowsAreLong*:*LaunchesOverlap*:*FourGigabytes*'
     if [ $tool = racecheck ]; then
-      for kernel in 4ScanILi '::Scan<' WalkSegments ScaleKernel; do
+      for kernel in 4ScanILi '::Scan<' WalkSegments ScaleKernel 4WalkENS_21SelectiveScanCudaArgs \
+        'Walk, eddy::SelectiveScanCudaArgs'; do
         more+=(--kernel-name-exclude "kernel_substring=$kernel")
       done
       filter=$filter:Shapes/EndsCudaTest.*/2
