@@ -6,7 +6,9 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <latch>
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -45,6 +47,21 @@ class EndedRequests {
   std::map<RequestId, absl::Status> ends_ ABSL_GUARDED_BY(mu_);
 };
 
+// Does no step before all requests are there, so that a device that breaks at once breaks for all.
+class HeldExecutor : public Executor {
+ public:
+  HeldExecutor(std::latch* submitted, std::unique_ptr<Executor> real)
+      : submitted_(submitted), real_(std::move(real)) {}
+  absl::StatusOr<StepResult> Run(const BatchPlan& plan) override {
+    submitted_->wait();
+    return real_->Run(plan);
+  }
+
+ private:
+  std::latch* const submitted_;
+  const std::unique_ptr<Executor> real_;
+};
+
 // Ends the process with 0 if all is as it must be, and says what is not.
 void LoseDevice(int healthy) {
   FaultyDevice device(testing::OpenTestDevice(), healthy);
@@ -55,6 +72,7 @@ void LoseDevice(int healthy) {
   if (!loaded.ok()) std::abort();
   const RealClock clock;
   EndedRequests ends;
+  std::latch submitted(1);
   int lost = 0;
   const PageSizes pages = loaded->capacity.page_sizes();
   const absl::Time began = absl::Now();
@@ -64,7 +82,7 @@ void LoseDevice(int healthy) {
                    .rows_per_page = pages.rows_per_page,
                    .pages_per_sequence = pages.pages_per_sequence,
                    .max_rows_per_step = 32},
-                  std::move(loaded->executor), &clock,
+                  std::make_unique<HeldExecutor>(&submitted, std::move(loaded->executor)), &clock,
                   {.sink = [&](std::vector<Event> events) { ends.Hear(std::move(events)); },
                    .stepped = [](const StepStats&) {},
                    .device_lost = [&](const absl::Status&) { ++lost; }});
@@ -73,6 +91,7 @@ void LoseDevice(int healthy) {
       request.id = static_cast<RequestId>(i);
       if (!engine.Submit(std::move(request)).ok()) std::abort();
     }
+    submitted.count_down();
     for (const auto& [id, why] : ends.WaitForAll()) {
       std::fprintf(stderr, "request %d: %s\n", static_cast<int>(id), why.ToString().c_str());
       if (why.code() != absl::StatusCode::kUnavailable) std::exit(2);
