@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "engine/model_config.h"
+#include "tests/engine/config_json.h"
 #include "tests/engine/model_files.h"
 #include "tests/engine/random_model.h"
 
@@ -14,9 +15,6 @@ namespace {
 using ::testing::HasSubstr;
 using Json = nlohmann::json;
 
-absl::StatusOr<ModelConfig> Parse(const Json& config) {
-  return ParseModelConfig(config.dump(), "dir/config.json");
-}
 void ExpectRefused(const Json& config, const std::string& why) {
   const auto parsed = Parse(config);
   ASSERT_FALSE(parsed.ok()) << "expected: " << why;

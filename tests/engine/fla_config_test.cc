@@ -7,21 +7,13 @@
 #include <utility>
 
 #include "engine/model_config.h"
-#include "tests/engine/model_files.h"
+#include "tests/engine/config_json.h"
 
 namespace eddy {
 namespace {
 
 using nlohmann::json;
 using ::testing::HasSubstr;
-
-json Golden(const std::string& name) {
-  return json::parse(ReadFile("tests/golden/" + name + "/config.json"));
-}
-
-absl::StatusOr<ModelConfig> Parse(const json& config) {
-  return ParseModelConfig(config.dump(), "dir/config.json");
-}
 
 TEST(FlaConfig, ReadsWhatEveryVersionOfTheFamilyWrites) {
   const auto mixer = [](const std::string& set, const json& changes) {

@@ -12,6 +12,7 @@
 
 #include "engine/blueprint.h"
 #include "kernels/state_layout.h"
+#include "tests/engine/config_json.h"
 #include "tests/engine/model_runner.h"
 #include "tests/testing/test_device.h"
 
@@ -22,10 +23,6 @@ using nlohmann::json;
 using ::testing::HasSubstr;
 
 constexpr char kGolden[] = "tests/golden/kalman_a";
-
-absl::StatusOr<ModelConfig> Parse(const json& config) {
-  return ParseModelConfig(config.dump(), "dir/config.json");
-}
 
 // A field of a checkpoint's record, by name.
 std::vector<float> StateOf(const Blueprint& blueprint, const Checkpoint& checkpoint, size_t block,

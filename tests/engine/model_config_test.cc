@@ -12,6 +12,7 @@
 
 #include "engine/json_text.h"
 #include "engine/weights.h"
+#include "tests/engine/config_json.h"
 #include "tests/engine/model_files.h"
 
 namespace eddy {
@@ -33,10 +34,6 @@ constexpr char kNative[] = R"({"model_type": "eddy", "format": 1, "vocab_size": 
 nlohmann::json Native() { return nlohmann::json::parse(kNative); }
 nlohmann::json Golden(const std::string& name) {
   return nlohmann::json::parse(ReadFile("tests/golden/" + name + "/config.json"));
-}
-
-absl::StatusOr<ModelConfig> Parse(const nlohmann::json& config) {
-  return ParseModelConfig(config.dump(), "dir/config.json");
 }
 
 TEST(ModelConfig, ReadsTheNativeForm) {

@@ -11,21 +11,13 @@
 #include "engine/json_text.h"
 #include "engine/model_config.h"
 #include "engine/weights.h"
-#include "tests/engine/model_files.h"
+#include "tests/engine/config_json.h"
 
 namespace eddy {
 namespace {
 
 using nlohmann::json;
 using ::testing::HasSubstr;
-
-json Golden(const std::string& name) {
-  return json::parse(ReadFile("tests/golden/" + name + "/config.json"));
-}
-
-absl::StatusOr<ModelConfig> Parse(const json& config) {
-  return ParseModelConfig(config.dump(), "dir/config.json");
-}
 
 LayerSpec FirstSpec(const json& config) {
   const auto read = Parse(config);
